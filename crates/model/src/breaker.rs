@@ -1,0 +1,208 @@
+//! The breaker of one destination: it ends the noise of an outage and lets one probe through when the
+//! time is right, so that recovery is no thundering herd.
+//!
+//! ```text
+//! closed --(failures in a row)--> open --(time)--> probing --(success)--> closed
+//!                                   ^                 |
+//!                                   +---(failure: twice the time)
+//! ```
+
+use std::time::Duration;
+
+use crate::outcome::OutcomeKind;
+use crate::time::Timestamp;
+
+/// When a breaker opens and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerPolicy {
+    /// Failures in a row, without any success between, that open it. Refusals do not count: a
+    /// destination that answers "no" is up.
+    pub failures: u32,
+    /// How long it stays open the first time.
+    pub open: Duration,
+    /// How long it may stay open after doubling with every failed probe.
+    pub open_max: Duration,
+}
+
+impl Default for BreakerPolicy {
+    fn default() -> Self {
+        Self {
+            failures: 10,
+            open: Duration::from_secs(1),
+            open_max: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Whether attempts may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Any number.
+    Free,
+    /// Exactly one; `probe_started` must be called when it is.
+    Probe,
+    /// None before this time.
+    WaitUntil(Timestamp),
+    /// None until the probe under way has ended.
+    AwaitProbe,
+}
+
+/// State of one destination's breaker. It is not stored: after a restart the first attempts tell.
+#[derive(Clone, Debug)]
+pub struct Breaker {
+    policy: BreakerPolicy,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Closed { failures: u32 },
+    Open { until: Timestamp, length: Duration },
+    Probing { length: Duration },
+}
+
+impl Breaker {
+    /// A closed breaker.
+    pub fn new(policy: BreakerPolicy) -> Self {
+        Self {
+            policy,
+            state: State::Closed { failures: 0 },
+        }
+    }
+
+    /// Whether attempts may start at `now`.
+    pub fn admission(&self, now: Timestamp) -> Admission {
+        match self.state {
+            State::Closed { .. } => Admission::Free,
+            State::Open { until, .. } if now >= until => Admission::Probe,
+            State::Open { until, .. } => Admission::WaitUntil(until),
+            State::Probing { .. } => Admission::AwaitProbe,
+        }
+    }
+
+    /// Whether it is open or probing: the destination shows as `waiting`.
+    pub fn is_open(&self) -> bool {
+        !matches!(self.state, State::Closed { .. })
+    }
+
+    /// The one attempt that `Admission::Probe` allowed has started.
+    pub fn probe_started(&mut self) {
+        if let State::Open { length, .. } = self.state {
+            self.state = State::Probing { length };
+        }
+    }
+
+    /// An attempt ended. `entropy` spreads reopening over an extra tenth of the open time, so that many
+    /// instances do not probe together. Returns whether the breaker opened or closed.
+    pub fn observe(&mut self, outcome: OutcomeKind, now: Timestamp, entropy: u64) -> bool {
+        let was_open = self.is_open();
+        let failed = matches!(outcome, OutcomeKind::NotExecuted | OutcomeKind::Unknown);
+        self.state = match (&self.state, failed) {
+            (_, false) => State::Closed { failures: 0 },
+            (State::Closed { failures }, true) => {
+                let failures = failures.saturating_add(1);
+                if failures >= self.policy.failures {
+                    self.opened(self.policy.open, now, entropy)
+                } else {
+                    State::Closed { failures }
+                }
+            }
+            (State::Probing { length }, true) => self.opened(
+                length.saturating_mul(2).min(self.policy.open_max),
+                now,
+                entropy,
+            ),
+            // A straggler from before it opened says nothing new.
+            (State::Open { until, length }, true) => State::Open {
+                until: *until,
+                length: *length,
+            },
+        };
+        was_open != self.is_open()
+    }
+
+    fn opened(&self, length: Duration, now: Timestamp, entropy: u64) -> State {
+        let spread = u64::try_from(length.as_micros() / 10)
+            .unwrap_or(u64::MAX)
+            .saturating_add(1);
+        let extra = Duration::from_micros(entropy.checked_rem(spread).unwrap_or(0));
+        State::Open {
+            until: now.after(length).after(extra),
+            length,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_micros(1_000_000);
+
+    fn breaker() -> Breaker {
+        let policy = BreakerPolicy {
+            failures: 3,
+            open: Duration::from_secs(1),
+            open_max: Duration::from_secs(4),
+        };
+        Breaker::new(policy)
+    }
+
+    fn later(secs: u64) -> Timestamp {
+        NOW.after(Duration::from_secs(secs))
+    }
+
+    #[test]
+    fn it_opens_after_failures_in_a_row_and_not_before() {
+        let mut breaker = breaker();
+        for outcome in [
+            OutcomeKind::Unknown,
+            OutcomeKind::NotExecuted,
+            OutcomeKind::Delivered,
+            OutcomeKind::Unknown,
+            OutcomeKind::Unknown,
+        ] {
+            breaker.observe(outcome, NOW, 0);
+            assert_eq!(breaker.admission(NOW), Admission::Free);
+        }
+        assert!(breaker.observe(OutcomeKind::NotExecuted, NOW, 0));
+        assert_eq!(breaker.admission(NOW), Admission::WaitUntil(later(1)));
+    }
+
+    #[test]
+    fn a_refusal_shows_that_the_destination_is_up() {
+        let mut breaker = breaker();
+        for _ in 0..10 {
+            breaker.observe(OutcomeKind::Refused, NOW, 0);
+        }
+        assert!(!breaker.is_open());
+    }
+
+    #[test]
+    fn one_probe_goes_through_and_failed_probes_double_the_wait_up_to_the_maximum() {
+        let mut breaker = breaker();
+        for _ in 0..3 {
+            breaker.observe(OutcomeKind::Unknown, NOW, 0);
+        }
+        let mut now = NOW;
+        for open_secs in [1, 2, 4, 4] {
+            now = now.after(Duration::from_secs(open_secs));
+            assert_eq!(breaker.admission(now), Admission::Probe);
+            breaker.probe_started();
+            assert_eq!(breaker.admission(now), Admission::AwaitProbe);
+            breaker.observe(OutcomeKind::Unknown, now, 0);
+        }
+        breaker.probe_started();
+        assert!(breaker.observe(OutcomeKind::Delivered, now, 0));
+        assert_eq!(breaker.admission(now), Admission::Free);
+    }
+
+    #[test]
+    fn stragglers_do_not_extend_an_open_breaker() {
+        let mut breaker = breaker();
+        for _ in 0..20 {
+            breaker.observe(OutcomeKind::Unknown, NOW, 0);
+        }
+        assert_eq!(breaker.admission(NOW), Admission::WaitUntil(later(1)));
+    }
+}

@@ -1,0 +1,23 @@
+//! Pure values and decisions of Wayhold: events, ids, ordering keys, routes, retry verdicts, backoff
+//! and breaker. Nothing here does IO, reads a clock or needs a runtime, so every rule can be tested as
+//! a table. Modules are listed in suggested reading order.
+
+pub mod event;
+pub mod id;
+pub mod stored;
+pub mod time;
+
+pub mod hash;
+
+pub mod backoff;
+pub mod breaker;
+pub mod outcome;
+pub mod verdict;
+
+pub mod limits;
+
+pub use event::{AttributeValue, Event, EventParts, InvalidEvent};
+pub use id::{DestinationId, DestinationSet, Generation, LaneId, Position, Sequence, ShardId};
+pub use outcome::{Failure, Outcome, OutcomeKind};
+pub use stored::StoredEvent;
+pub use time::{Clock, Timestamp};

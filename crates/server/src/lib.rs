@@ -1,0 +1,5 @@
+//! The Wayhold server as a library; the binary `wayhold` is its command line. Modules in suggested
+//! reading order.
+
+pub mod clock;
+pub mod sink;

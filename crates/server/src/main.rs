@@ -1,0 +1,3 @@
+//! The one shipped binary.
+
+fn main() {}

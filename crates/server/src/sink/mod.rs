@@ -1,0 +1,95 @@
+//! The sink port: what speaks a destination's protocol. One folder per protocol with the same file
+//! names: `config`, `request`, `classify`, `sink`.
+//!
+//! A sink MUST finish every attempt it was given exactly once, as soon as its outcome is known, and
+//! must say `Delivered` only on the destination's own positive acknowledgement. It MUST NOT retry,
+//! sleep between tries, reorder what it was handed for one ordering key, or touch the store: policy
+//! and order belong to dispatch. It SHOULD pipeline attempts. Every implementation runs the suite in
+//! `contract`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use wayhold_model::{Failure, Outcome, StoredEvent};
+
+/// A future that a trait object can return.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Speaks one destination's protocol.
+pub trait Sink: Send + Sync + 'static {
+    /// Begins these attempts, in order, and drains `attempts`. Returns without waiting for the
+    /// destination; each attempt is finished later (or here) through `Attempt::finish`. At most the
+    /// lane's concurrency is unfinished at any time, and never two of one ordering key unless the
+    /// destination opted in.
+    fn submit(&self, attempts: &mut Vec<Attempt>);
+
+    /// Checks that the destination can be reached, without delivering anything: what
+    /// `destinations test` prints. One sentence either way.
+    fn probe(&self) -> BoxFuture<'_, Result<String, Failure>>;
+
+    /// Lets go of connections and threads within `grace`; unfinished attempts end as `Unknown` or
+    /// `NotExecuted`. Nothing is submitted afterwards.
+    fn stop(&self, grace: Duration) -> BoxFuture<'_, ()>;
+}
+
+/// One try of one delivery. Dropping it unfinished reports `Unknown`, so no delivery is ever forgotten.
+#[derive(Debug)]
+pub struct Attempt {
+    /// The event to send.
+    pub event: Arc<StoredEvent>,
+    /// Number of the attempt, from 1.
+    pub number: u32,
+    /// How long the destination may take to answer, from submission.
+    pub timeout: Duration,
+    done: Option<Done>,
+}
+
+#[derive(Debug)]
+struct Done {
+    token: u64,
+    finished: mpsc::Sender<Finished>,
+}
+
+/// An attempt that ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// The token given to `Attempt::new`.
+    pub token: u64,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+impl Attempt {
+    /// An attempt that reports to `finished`, whose capacity must be at least the number of attempts
+    /// ever unfinished at once.
+    pub fn new(
+        event: Arc<StoredEvent>,
+        number: u32,
+        timeout: Duration,
+        token: u64,
+        finished: mpsc::Sender<Finished>,
+    ) -> Self {
+        Self { event, number, timeout, done: Some(Done { token, finished }) }
+    }
+
+    /// Reports how the attempt ended. Never blocks, callable from any thread.
+    pub fn finish(mut self, outcome: Outcome) {
+        self.report(outcome);
+    }
+
+    fn report(&mut self, outcome: Outcome) {
+        if let Some(Done { token, finished }) = self.done.take() {
+            // Fails only when the lane is gone, which then re-reads its deliveries from the store.
+            drop(finished.try_send(Finished { token, outcome }));
+        }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.report(Outcome::Unknown(Failure::new("the attempt was abandoned before it ended")));
+    }
+}

@@ -1,0 +1,134 @@
+//! What the store tells and is told of deliveries: values only, shared by its parts and its users.
+
+use std::sync::Arc;
+
+use wayhold_model::{DestinationSet, Event, OutcomeKind, Position, StoredEvent, Timestamp};
+
+/// One event on its way in.
+#[derive(Clone, Debug)]
+pub struct NewEvent {
+    /// The event.
+    pub event: Arc<Event>,
+    /// Whom it will owe a delivery to.
+    pub destinations: Arc<DestinationSet>,
+    /// Whether the producer gave the id. An id that was made here is new by construction and takes no
+    /// place in the idempotency window.
+    pub identified: bool,
+}
+
+/// Durable acceptance of one event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// Where the event lies: the first acceptance's place, also for a duplicate.
+    pub position: Position,
+    /// Whether the event had been accepted before.
+    pub duplicate: bool,
+}
+
+/// One unresolved delivery as a lane reads it.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// The event to deliver.
+    pub event: Arc<StoredEvent>,
+    /// Attempts recorded so far (the last may have been cut off by a stop).
+    pub attempts: u32,
+    /// Not before this time, where a failed attempt set one.
+    pub retry_at: Option<Timestamp>,
+}
+
+/// One recorded attempt that did not deliver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptRecord {
+    /// Number of the attempt, from 1.
+    pub number: u32,
+    /// When it ended.
+    pub at: Timestamp,
+    /// How it ended.
+    pub outcome: OutcomeKind,
+    /// The receiver's own number, where it gave one.
+    pub status: Option<i32>,
+    /// One sentence for a person.
+    pub reason: String,
+}
+
+/// How a delivery was resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// Confirmed by the destination.
+    Delivered,
+    /// Given up after this last attempt; kept with event and attempts.
+    DeadLettered(AttemptRecord),
+    /// Ended by a stated rule.
+    Expired,
+}
+
+/// A delivery that was given up.
+#[derive(Clone, Debug)]
+pub struct DeadLetter {
+    /// Its number: counts up, never reused.
+    pub id: u64,
+    /// The event, from the letter's own copy.
+    pub event: Arc<StoredEvent>,
+    /// The destination that did not get it.
+    pub destination: wayhold_model::DestinationId,
+    /// Class of the failure; the outcome's name until classes come.
+    pub class: String,
+    /// What the receiver answered, where it gave a number.
+    pub status: Option<i32>,
+    /// The last attempt's reason.
+    pub reason: String,
+    /// The attempts, oldest first; at most the newest `ATTEMPTS_KEPT_MAX`.
+    pub attempts: Vec<AttemptRecord>,
+    /// When it was given up.
+    pub at: Timestamp,
+    /// Whether a redrive is under way: then it counts as pending.
+    pub redriving: bool,
+}
+
+/// Where one delivery of an event stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeliveryState {
+    /// Waits for its first attempt, or for its turn.
+    Pending,
+    /// Failed and will be tried again.
+    Retrying {
+        /// Attempts so far.
+        attempts: u32,
+        /// Not before this time.
+        at: Timestamp,
+        /// The last failure.
+        last: AttemptRecord,
+    },
+    /// Confirmed by the destination (or ended by a stated rule or an operator, see the audit trail).
+    Resolved,
+    /// Given up; the dead letter's number.
+    Dead {
+        /// Number of the dead letter.
+        letter: u64,
+        /// Whether it is being sent again.
+        redriving: bool,
+    },
+}
+
+/// Counts of one lane, for the accounting identity
+/// `accepted = delivered + pending + dead + expired + discarded`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneTotals {
+    /// Obligations accepted, counted where events are stored.
+    pub accepted: u64,
+    /// Unresolved, counted from the bitmaps of resolved sequences.
+    pub pending: u64,
+    /// Confirmed by the destination, counted at settlement.
+    pub delivered: u64,
+    /// Dead letters held (not under redrive).
+    pub dead: u64,
+    /// Ended by a stated rule.
+    pub expired: u64,
+    /// Ended by an operator.
+    pub discarded: u64,
+    /// Redrives ever started.
+    pub redriven: u64,
+}
+
+/// Most attempts kept with a retry or dead letter: enough to see a pattern, small enough for a row.
+pub const ATTEMPTS_KEPT_MAX: usize = 20;
