@@ -10,7 +10,10 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the one place that reads the wall clock"
+        )]
         let since_epoch = std::time::SystemTime::now().duration_since(UNIX_EPOCH);
         // A clock before 1970 reads as the epoch; store time never moves backwards from there.
         let since_epoch = since_epoch.unwrap_or(Duration::ZERO);

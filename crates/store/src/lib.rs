@@ -10,7 +10,17 @@
 //! Modules in suggested reading order.
 
 pub mod delivery;
+pub mod error;
+pub mod figures;
+pub mod lane;
+pub mod options;
+pub mod store;
 
 pub use delivery::{
-    AttemptRecord, DeadLetter, Delivery, DeliveryState, LaneTotals, Receipt, Resolution,
+    AttemptRecord, DeadLetter, Delivery, DeliveryState, LaneTotals, NewEvent, Receipt, Resolution,
 };
+pub use error::{AppendError, OpenError, ReadError};
+pub use figures::{Figures, Found, Health, Recovery};
+pub use lane::{Lane, LaneHandle};
+pub use options::Options;
+pub use store::Store;

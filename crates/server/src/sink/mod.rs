@@ -72,7 +72,12 @@ impl Attempt {
         token: u64,
         finished: mpsc::Sender<Finished>,
     ) -> Self {
-        Self { event, number, timeout, done: Some(Done { token, finished }) }
+        Self {
+            event,
+            number,
+            timeout,
+            done: Some(Done { token, finished }),
+        }
     }
 
     /// Reports how the attempt ended. Never blocks, callable from any thread.
@@ -90,6 +95,8 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        self.report(Outcome::Unknown(Failure::new("the attempt was abandoned before it ended")));
+        self.report(Outcome::Unknown(Failure::new(
+            "the attempt was abandoned before it ended",
+        )));
     }
 }
