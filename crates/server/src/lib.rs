@@ -3,3 +3,6 @@
 
 pub mod clock;
 pub mod sink;
+pub mod telemetry;
+
+pub mod cli;

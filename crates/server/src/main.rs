@@ -1,3 +1,7 @@
 //! The one shipped binary.
 
-fn main() {}
+use wayhold::cli::{self, exit::Exit};
+
+fn main() -> Exit {
+    cli::run()
+}

@@ -1,0 +1,84 @@
+//! The command line: noun then verb; alone only what is not about a thing. One file per noun. Results
+//! go to standard output (with `--json` as JSON and nothing else there), everything else to standard
+//! error. Modules in suggested reading order.
+
+pub mod client;
+pub mod exit;
+pub mod output;
+
+pub mod health;
+
+use clap::{Parser, Subcommand};
+
+use exit::{Exit, Failure};
+use output::Output;
+
+/// Holds your events safe until they arrive.
+#[derive(Debug, Parser)]
+#[command(
+    name = "wayhold",
+    version,
+    about,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+struct Arguments {
+    /// Print the result as JSON on standard output.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Health(health::Health),
+}
+
+impl Command {
+    fn run(self, output: &mut Output) -> Result<(), Failure> {
+        match self {
+            Self::Health(health) => block_on(health.run(output)),
+        }
+    }
+}
+
+/// Runs the command that the process was started with.
+pub fn run() -> Exit {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version come as errors too; clap knows which stream each belongs to.
+            let code = if error.use_stderr() {
+                Exit::Usage
+            } else {
+                Exit::Done
+            };
+            return if error.print().is_ok() {
+                code
+            } else {
+                Exit::Failed
+            };
+        }
+    };
+    let mut output = Output::new(arguments.json);
+    match arguments.command.run(&mut output) {
+        Ok(()) => Exit::Done,
+        Err(failure) => {
+            output.failure(&failure);
+            failure.exit
+        }
+    }
+}
+
+/// Runs a command's future to its end on this thread.
+///
+/// # Errors
+/// When the future fails, or the operating system has no room for a runtime.
+pub fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Failed, format!("cannot start a runtime: {error}")))?
+        .block_on(future)
+}

@@ -1,0 +1,223 @@
+//! The counters and histograms that the process keeps while it runs. Everything else on `/metrics` is
+//! read from the store and the lanes when somebody asks (`exposition`). They start at zero with the
+//! process; nothing here survives a crash, and nothing durable rests on it.
+//!
+//! Labels come from closed sets: refusals, outcomes, and the destinations that the catalogue knows.
+//! Handles are resolved once, so the hot path only adds.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus_client::metrics::counter::Counter;
+use wayhold_model::OutcomeKind;
+
+use super::histogram::{Histogram, LONG_BOUNDS, SHORT_BOUNDS};
+
+/// What the process counts; one per process, shared as `Arc<Metrics>`.
+#[derive(Debug)]
+pub struct Metrics {
+    /// Events stored and acknowledged, duplicates not among them.
+    pub events_accepted: Counter,
+    /// Events that were accepted before and got their first receipt again.
+    pub events_duplicate: Counter,
+    /// Events that matched no route where the configuration says to ignore those.
+    pub events_ignored: Counter,
+    /// From the first byte of a request to its answer, for requests that stored something.
+    pub accept_duration: Histogram,
+    /// Panics that were caught and answered or counted as a failed attempt.
+    pub panics: Counter,
+    refused: [Counter; Refusal::ALL.len()],
+    destinations: Mutex<BTreeMap<Box<str>, Arc<DestinationMetrics>>>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            events_accepted: Counter::default(),
+            events_duplicate: Counter::default(),
+            events_ignored: Counter::default(),
+            accept_duration: Histogram::new(SHORT_BOUNDS),
+            panics: Counter::default(),
+            refused: std::array::from_fn(|_| Counter::default()),
+            destinations: Mutex::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Events, or requests whose events could not be told apart, that were refused for this reason.
+    pub fn refused(&self, reason: Refusal) -> &Counter {
+        let [
+            malformed,
+            too_large,
+            conflict,
+            unmatched,
+            route_failed,
+            not_allowed,
+            busy,
+            no_space,
+            unavailable,
+            stopping,
+        ] = &self.refused;
+        match reason {
+            Refusal::Malformed => malformed,
+            Refusal::TooLarge => too_large,
+            Refusal::Conflict => conflict,
+            Refusal::Unmatched => unmatched,
+            Refusal::RouteFailed => route_failed,
+            Refusal::NotAllowed => not_allowed,
+            Refusal::Busy => busy,
+            Refusal::NoSpace => no_space,
+            Refusal::Unavailable => unavailable,
+            Refusal::Stopping => stopping,
+        }
+    }
+
+    /// The counters of one destination. Keep the handle: finding it takes a lock.
+    pub fn destination(&self, name: &str) -> Arc<DestinationMetrics> {
+        let mut destinations = self
+            .destinations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(destinations.entry(name.into()).or_default())
+    }
+
+    /// Every destination's counters, by name.
+    pub fn destinations(&self) -> Vec<(Box<str>, Arc<DestinationMetrics>)> {
+        let destinations = self
+            .destinations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        destinations
+            .iter()
+            .map(|(name, metrics)| (name.clone(), Arc::clone(metrics)))
+            .collect()
+    }
+}
+
+/// What one lane counts.
+#[derive(Debug)]
+pub struct DestinationMetrics {
+    /// From an attempt's submission to its outcome.
+    pub attempt_duration: Histogram,
+    /// From acceptance to the settlement as delivered.
+    pub delivery_latency: Histogram,
+    /// Attempts that followed an unknown outcome within this run: what the destination may have seen
+    /// twice.
+    pub repeats: Counter,
+    attempts: [Counter; 4],
+}
+
+impl Default for DestinationMetrics {
+    fn default() -> Self {
+        Self {
+            attempt_duration: Histogram::new(SHORT_BOUNDS),
+            delivery_latency: Histogram::new(LONG_BOUNDS),
+            repeats: Counter::default(),
+            attempts: std::array::from_fn(|_| Counter::default()),
+        }
+    }
+}
+
+impl DestinationMetrics {
+    /// Attempts that ended with this outcome.
+    pub fn attempts(&self, outcome: OutcomeKind) -> &Counter {
+        let [delivered, refused, not_executed, unknown] = &self.attempts;
+        match outcome {
+            OutcomeKind::Delivered => delivered,
+            OutcomeKind::Refused => refused,
+            OutcomeKind::NotExecuted => not_executed,
+            OutcomeKind::Unknown => unknown,
+        }
+    }
+}
+
+/// Why an event was not accepted: the `reason` label of `events_refused_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is no event, or breaks a rule of the format it claims.
+    Malformed,
+    /// It exceeds a limit of size or number.
+    TooLarge,
+    /// Its id is taken by a different event.
+    Conflict,
+    /// No route wants it.
+    Unmatched,
+    /// A route's condition failed on it.
+    RouteFailed,
+    /// The principal may not send events.
+    NotAllowed,
+    /// The queue before the store was full.
+    Busy,
+    /// The volume is nearly full.
+    NoSpace,
+    /// The store could not take events.
+    Unavailable,
+    /// The server was stopping.
+    Stopping,
+}
+
+impl Refusal {
+    /// All of them, in the order in which `/metrics` shows them.
+    pub const ALL: [Self; 10] = [
+        Self::Malformed,
+        Self::TooLarge,
+        Self::Conflict,
+        Self::Unmatched,
+        Self::RouteFailed,
+        Self::NotAllowed,
+        Self::Busy,
+        Self::NoSpace,
+        Self::Unavailable,
+        Self::Stopping,
+    ];
+
+    /// The label's value.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::TooLarge => "too_large",
+            Self::Conflict => "conflict",
+            Self::Unmatched => "unmatched",
+            Self::RouteFailed => "route_failed",
+            Self::NotAllowed => "not_allowed",
+            Self::Busy => "busy",
+            Self::NoSpace => "no_space",
+            Self::Unavailable => "unavailable",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_has_its_own_counter_and_name() {
+        let metrics = Metrics::default();
+        for (times, reason) in (1..).zip(Refusal::ALL) {
+            metrics.refused(reason).inc_by(times);
+        }
+        for (times, reason) in (1..).zip(Refusal::ALL) {
+            assert_eq!(metrics.refused(reason).get(), times, "{}", reason.name());
+        }
+    }
+
+    #[test]
+    fn a_destination_is_one_set_of_counters_whoever_asks() {
+        let metrics = Metrics::default();
+        metrics
+            .destination("orders")
+            .attempts(OutcomeKind::Unknown)
+            .inc();
+        assert_eq!(
+            metrics
+                .destination("orders")
+                .attempts(OutcomeKind::Unknown)
+                .get(),
+            1
+        );
+        assert_eq!(metrics.destinations().len(), 1);
+    }
+}
