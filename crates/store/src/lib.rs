@@ -16,6 +16,9 @@ pub mod lane;
 pub mod options;
 pub mod store;
 
+pub(crate) mod connection;
+pub mod disk;
+
 pub use delivery::{
     AttemptRecord, DeadLetter, Delivery, DeliveryState, LaneTotals, NewEvent, Receipt, Resolution,
 };
