@@ -190,13 +190,7 @@ impl Event {
 
     /// One extension attribute by name.
     pub fn extension(&self, name: &str) -> Option<AttributeValue> {
-        // Most events have none of the name: the text says so without being parsed.
-        if !self.extensions_text().contains(name) {
-            return None;
-        }
-        self.extensions()
-            .into_iter()
-            .find_map(|(n, value)| (n == name).then_some(value))
+        extension_of(self.extensions_text(), name)
     }
 
     /// The data, byte for byte as received; empty where there is none.
@@ -287,6 +281,16 @@ pub fn is_json(content_type: &str) -> bool {
                 .rev()
                 .zip(b"nosj+")
                 .all(|(a, b)| a.eq_ignore_ascii_case(b))
+}
+
+/// One extension attribute by name, from their text.
+pub(crate) fn extension_of(text: &str, name: &str) -> Option<AttributeValue> {
+    // Most events have none of the name: the text says so without being parsed.
+    if !text.contains(name) {
+        return None;
+    }
+    let mut extensions = parse_extensions(text).into_iter();
+    extensions.find_map(|(n, value)| (n == name).then_some(value))
 }
 
 fn parse_extensions(text: &str) -> Vec<(String, AttributeValue)> {

@@ -9,6 +9,15 @@ pub mod time;
 
 pub mod hash;
 
+pub mod attribute;
+pub mod condition;
+pub mod pointer;
+mod predicate;
+pub mod template;
+
+pub mod key;
+pub mod route;
+
 pub mod backoff;
 pub mod breaker;
 pub mod outcome;

@@ -2,6 +2,7 @@
 //! reading order.
 
 pub mod clock;
+pub mod config;
 pub mod sink;
 pub mod telemetry;
 

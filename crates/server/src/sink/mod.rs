@@ -7,6 +7,11 @@
 //! and order belong to dispatch. It SHOULD pipeline attempts. Every implementation runs the suite in
 //! `contract`.
 
+pub mod file;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+pub mod webhook;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,0 +1,3 @@
+//! File destination: one structured CloudEvent a line.
+
+pub mod config;

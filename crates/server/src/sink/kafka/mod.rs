@@ -1,0 +1,3 @@
+//! Kafka destination: one record an event.
+
+pub mod config;

@@ -1,0 +1,3 @@
+//! Webhook destination: one HTTP request an event.
+
+pub mod config;
