@@ -1,1 +1,44 @@
-fn main() {}
+//! The command line of the bench.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use wayhold_bench::{BenchError, load, run, serve};
+
+/// Measures what a durable accept costs, against a bare server and the classic outbox.
+#[derive(Parser)]
+#[command(name = "wayhold-bench", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Starts one of the servers; it listens only when it is ready.
+    Serve(serve::Args),
+    /// Sends events to a server, all of them alike, and prints what it took as one line of JSON.
+    Load(load::Args),
+    /// Runs every comparison in interleaved rounds and prints medians and spreads.
+    Run(run::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Serve(args) => serve::main(&args),
+        Command::Load(args) => load::main(&args),
+        Command::Run(args) => run::main(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a tool of the terminal")]
+fn complain(error: &BenchError) {
+    eprintln!("wayhold-bench: {error}");
+}

@@ -1,0 +1,13 @@
+//! Servers to compare Wayhold with, a load generator that treats them all the same, and the run that
+//! sets them against each other on one machine. Never shipped. Modules in suggested reading order.
+
+pub mod payload;
+
+pub mod load;
+pub mod serve;
+
+pub mod process;
+pub mod run;
+
+/// Why a measurement has no result: a sentence for the person who started it.
+pub type BenchError = Box<dyn std::error::Error + Send + Sync>;

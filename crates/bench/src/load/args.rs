@@ -1,0 +1,79 @@
+//! What a load is: how many connections, what they send, how fast and until when.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::generator::Generator;
+use crate::BenchError;
+
+/// Arguments of `load`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The server.
+    #[arg(long)]
+    pub target: SocketAddr,
+    /// Keep-alive connections, each with at most one request under way.
+    #[arg(long, default_value_t = 64)]
+    pub connections: usize,
+    /// Events in one request: 1 sends CloudEvents in binary mode, more send NDJSON.
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// Requests per second, whatever the server does; latency then counts from the intended start.
+    /// Without it every connection sends as soon as it has its answer.
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// Stops after this long, the warm-up not counted.
+    #[arg(long, default_value_t = 3.0)]
+    pub seconds: f64,
+    /// Time before measuring starts.
+    #[arg(long, default_value_t = 1.0)]
+    pub warmup: f64,
+    /// Stops after this many acknowledged events instead of after a time.
+    #[arg(long)]
+    pub events: Option<u64>,
+    /// Begins every id; one prefix may be sent once to a server, or its events are duplicates.
+    #[arg(long, default_value = "load")]
+    pub prefix: String,
+}
+
+/// When a load ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Stop {
+    /// After a while, of which the first part is not counted.
+    After {
+        warmup: Duration,
+        measured: Duration,
+    },
+    /// After this many acknowledged events.
+    Events(u64),
+}
+
+impl Args {
+    /// When this load ends.
+    pub fn stop(&self) -> Stop {
+        match self.events {
+            Some(events) => Stop::Events(events),
+            None => Stop::After {
+                warmup: Duration::from_secs_f64(self.warmup),
+                measured: Duration::from_secs_f64(self.seconds),
+            },
+        }
+    }
+}
+
+/// Runs one load and prints its report.
+///
+/// # Errors
+/// When the server cannot be reached, breaks a connection, or speaks no HTTP/1.1 with lengths.
+pub fn main(args: &Args) -> Result<(), BenchError> {
+    let report = Generator::connect(args)?.run()?;
+    print_line(&report)
+}
+
+#[expect(clippy::print_stdout, reason = "the report is the output")]
+fn print_line(report: &impl Serialize) -> Result<(), BenchError> {
+    println!("{}", serde_json::to_string(report)?);
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! A server or load as a process of its own, and what the kernel says it cost.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::BenchError;
+use crate::load::Report;
+
+/// Longest time from a server's start until it listens.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time a server takes to stop when asked; then it is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often the state of a process is looked at.
+const POLL: Duration = Duration::from_millis(5);
+
+/// A running server; ends with this value.
+pub struct Server {
+    child: Child,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// From its start until it listened.
+    pub start: Duration,
+}
+
+impl Server {
+    /// Starts `serve KIND` of this program on a free port and waits until it listens.
+    pub fn start(kind: &str, data: &Path, flags: &[&str]) -> Result<Self, BenchError> {
+        let address = free_address()?;
+        let started = Instant::now();
+        let child = this_program()?
+            .args(["serve", kind, "--listen", &address.to_string(), "--data"])
+            .arg(data)
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?;
+        let mut server = Self {
+            child,
+            address,
+            start: Duration::ZERO,
+        };
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = server.child.try_wait()? {
+                return Err(format!("{kind} ended before it listened: {status}").into());
+            }
+            if started.elapsed() > READY_TIMEOUT {
+                return Err(format!("{kind} did not listen within {READY_TIMEOUT:?}").into());
+            }
+            std::thread::sleep(POLL);
+        }
+        server.start = started.elapsed();
+        Ok(server)
+    }
+
+    /// User and system time so far.
+    pub fn cpu(&self) -> Result<Duration, BenchError> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        // The fields begin after the command's name, which may itself hold blanks and brackets.
+        let (_, fields) = stat.rsplit_once(')').ok_or("no fields in /proc/PID/stat")?;
+        let ticks: u64 = fields
+            .split_whitespace()
+            .skip(11)
+            .take(2)
+            .map(|ticks| ticks.parse::<u64>().unwrap_or_default())
+            .sum();
+        let ticks_per_second = rustix::param::clock_ticks_per_second();
+        Ok(Duration::from_micros(
+            ticks * 1_000_000 / ticks_per_second.max(1),
+        ))
+    }
+
+    /// Asks it to stop and waits until it has; tells how long that took.
+    pub fn stop(mut self) -> Result<Duration, BenchError> {
+        let asked = Instant::now();
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            kill_process(pid, Signal::TERM)?;
+        }
+        while self.child.try_wait()?.is_none() {
+            if asked.elapsed() > STOP_TIMEOUT {
+                return Err(format!("a server did not stop within {STOP_TIMEOUT:?}").into());
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(asked.elapsed())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to kill.
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// Runs `load` against a server, in a process of its own, to its end.
+pub fn load(target: SocketAddr, flags: &[String]) -> Result<Report, BenchError> {
+    let output = this_program()?
+        .args(["load", "--target", &target.to_string()])
+        .args(flags)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        return Err(format!("the load ended early: {}", output.status).into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn this_program() -> Result<Command, BenchError> {
+    Ok(Command::new(std::env::current_exe()?))
+}
+
+/// A loopback address that nothing listens on now.
+fn free_address() -> Result<SocketAddr, BenchError> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}

@@ -1,0 +1,15 @@
+//! The comparison: every server in turn, in several rounds, so that what disturbs the machine
+//! disturbs them all; medians of rounds, and ratios within one round. Modules in suggested reading
+//! order.
+
+pub mod args;
+pub mod plan;
+
+pub mod accept;
+pub mod control;
+pub mod drain;
+
+pub mod series;
+pub mod verdict;
+
+pub use args::{Args, main};
