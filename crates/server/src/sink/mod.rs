@@ -7,10 +7,18 @@
 //! and order belong to dispatch. It SHOULD pipeline attempts. Every implementation runs the suite in
 //! `contract`.
 
+pub mod cloudevents;
+
 pub mod file;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+pub mod null;
 pub mod webhook;
+
+mod build;
+
+#[cfg(test)]
+pub(crate) mod contract;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,6 +27,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use wayhold_model::{Failure, Outcome, StoredEvent};
+
+pub use build::{BuildError, build};
 
 /// A future that a trait object can return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

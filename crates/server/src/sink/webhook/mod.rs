@@ -1,3 +1,7 @@
-//! Webhook destination: one HTTP request an event.
+//! Webhook destination: one HTTP request an event, to addresses that may be reached.
 
 pub mod config;
+
+mod sink;
+
+pub use sink::WebhookSink;
