@@ -2,3 +2,7 @@
 
 pub mod histogram;
 pub mod metrics;
+
+pub mod accounting;
+
+pub mod logs;
