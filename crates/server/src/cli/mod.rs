@@ -7,6 +7,7 @@ pub mod exit;
 pub mod output;
 
 pub mod health;
+pub mod send;
 
 use clap::{Parser, Subcommand};
 
@@ -33,12 +34,14 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Health(health::Health),
+    Send(send::SendFiles),
 }
 
 impl Command {
     fn run(self, output: &mut Output) -> Result<(), Failure> {
         match self {
             Self::Health(health) => block_on(health.run(output)),
+            Self::Send(send) => block_on(send.run(output)),
         }
     }
 }

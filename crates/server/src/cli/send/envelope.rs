@@ -40,7 +40,9 @@ pub enum NotAnEvent {
     #[error("not a JSON object: {0}")]
     NotJson(String),
     /// JSON, but no CloudEvent.
-    #[error("no CloudEvent (it has no specversion); --map FILE says where its type and source come from")]
+    #[error(
+        "no CloudEvent (it has no specversion); --map FILE says where its type and source come from"
+    )]
     NoSpecversion,
 }
 
@@ -155,7 +157,9 @@ impl<'a> Members<'a> {
     fn read(record: &'a [u8]) -> Result<Self, NotAnEvent> {
         let not_json = |error: serde_json::Error| NotAnEvent::NotJson(error.to_string());
         let mut json = serde_json::Deserializer::from_slice(record);
-        let members = (&mut json).deserialize_map(MembersVisitor).map_err(not_json)?;
+        let members = (&mut json)
+            .deserialize_map(MembersVisitor)
+            .map_err(not_json)?;
         json.end().map_err(not_json)?;
         Ok(members)
     }
@@ -225,7 +229,8 @@ mod tests {
 
     #[test]
     fn an_event_over_several_lines_keeps_members_and_data() {
-        let event = "{\n \"specversion\": \"1.0\",\n \"id\": \"1\",\n \"data\": {\n  \"a\": 1\n }\n}\n";
+        let event =
+            "{\n \"specversion\": \"1.0\",\n \"id\": \"1\",\n \"data\": {\n  \"a\": 1\n }\n}\n";
         let line: Value = serde_json::from_slice(&event_line(event.as_bytes()).unwrap()).unwrap();
         assert_eq!(
             line,

@@ -58,7 +58,9 @@ pub enum InvalidMap {
     #[error("data: expected a JSON pointer such as /payload, without braces")]
     Data,
     /// An extension that CloudEvents does not allow.
-    #[error("extensions.{0}: expected a name of lower-case letters and digits that is no standard attribute")]
+    #[error(
+        "extensions.{0}: expected a name of lower-case letters and digits that is no standard attribute"
+    )]
     Extension(String),
 }
 
@@ -118,7 +120,11 @@ impl Map {
     /// Names the key at fault and what was expected.
     pub fn parse(text: &str) -> Result<Self, InvalidMap> {
         let file: MapFile = toml::from_str(text).map_err(Box::new)?;
-        if file.data.as_ref().is_some_and(|data| !data.starts_with('/')) {
+        if file
+            .data
+            .as_ref()
+            .is_some_and(|data| !data.starts_with('/'))
+        {
             return Err(InvalidMap::Data);
         }
         let optional = |field, value: Option<OneOrMany>| {
@@ -129,7 +135,9 @@ impl Map {
             .into_iter()
             .map(|(name, value)| {
                 let legal = !name.is_empty()
-                    && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+                    && name
+                        .bytes()
+                        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
                     && !RESERVED.contains(&name.as_str());
                 if !legal {
                     return Err(InvalidMap::Extension(name));
@@ -184,7 +192,9 @@ impl Map {
             extensions: self
                 .extensions
                 .iter()
-                .filter_map(|(name, choice)| Some((name.clone(), choice.render(record, &document)?)))
+                .filter_map(|(name, choice)| {
+                    Some((name.clone(), choice.render(record, &document)?))
+                })
                 .collect(),
             data,
         })
@@ -293,19 +303,25 @@ mod tests {
             map.apply(&record(r#"{"type":"t"}"#)),
             Err(Unmapped::NoData("/d".to_owned()))
         );
-        assert!(matches!(
-            map.apply(&record("{")),
-            Err(Unmapped::NotJson(_))
-        ));
+        assert!(matches!(map.apply(&record("{")), Err(Unmapped::NotJson(_))));
     }
 
     #[test]
     fn a_map_that_cannot_be_used_names_the_key_at_fault() {
         for (text, expected) in [
             ("source = '/s'", "missing field `type`"),
-            ("type = 't'\nsource = '/s'\nkeys = 'k'", "unknown field `keys`"),
-            ("type = 't'\nsource = '{nope}'", "source: {nope} names no place"),
-            ("type = 't'\nsource = '/s'\ndata = '{/d}'", "data: expected a JSON pointer"),
+            (
+                "type = 't'\nsource = '/s'\nkeys = 'k'",
+                "unknown field `keys`",
+            ),
+            (
+                "type = 't'\nsource = '{nope}'",
+                "source: {nope} names no place",
+            ),
+            (
+                "type = 't'\nsource = '/s'\ndata = '{/d}'",
+                "data: expected a JSON pointer",
+            ),
             (
                 "type = 't'\nsource = '/s'\n[extensions]\nSomeThing = 'x'",
                 "extensions.SomeThing",

@@ -99,7 +99,10 @@ impl SendFiles {
             work.send(queue, client, output).await?
         };
         reader.await.map_err(|error| {
-            Failure::new(Exit::Failed, format!("the reader of the files ended: {error}"))
+            Failure::new(
+                Exit::Failed,
+                format!("the reader of the files ended: {error}"),
+            )
         })?;
         tally.report(skipped, output)
     }
@@ -122,9 +125,8 @@ fn pack(
 }
 
 fn read_map(path: &PathBuf) -> Result<Map, Failure> {
-    let unusable = |what: &dyn std::fmt::Display| {
-        Failure::usage(format!("--map {}: {what}", path.display()))
-    };
+    let unusable =
+        |what: &dyn std::fmt::Display| Failure::usage(format!("--map {}: {what}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| unusable(&error))?;
     Map::parse(&text).map_err(|error| unusable(&error))
 }
@@ -209,7 +211,9 @@ impl Tally {
 
     fn report(&self, skipped: u64, output: &mut Output) -> Result<(), Failure> {
         if skipped > 0 {
-            output.note(format!("left out {skipped} files whose ending names no format"));
+            output.note(format!(
+                "left out {skipped} files whose ending names no format"
+            ));
         }
         if let Some(seconds) = self.seconds {
             output.line(format!(

@@ -26,7 +26,8 @@ impl Progress {
             let style = ProgressStyle::with_template(
                 "{bar:30} {bytes}/{total_bytes}  {msg}  {elapsed} (about {eta} to go)",
             );
-            ProgressBar::new(bytes).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+            ProgressBar::new(bytes)
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         });
         let now = Instant::now();
         Self {
@@ -55,8 +56,12 @@ impl Progress {
             bar.set_message(format!("{events} events"));
         } else if Instant::now() >= self.line_due {
             self.line_due = Instant::now() + LINE_EVERY;
-            let percent = (read.min(self.bytes) * 100).checked_div(self.bytes).unwrap_or(100);
-            output.note(format!("{events} events sent, {percent} % of the files read"));
+            let percent = (read.min(self.bytes) * 100)
+                .checked_div(self.bytes)
+                .unwrap_or(100);
+            output.note(format!(
+                "{events} events sent, {percent} % of the files read"
+            ));
         }
     }
 

@@ -209,7 +209,10 @@ impl Collected {
             if kind.is_dir() {
                 self.folder(&path, forced)?;
             } else if let (true, Some(format)) = (kind.is_file(), Format::of(&path)) {
-                self.bytes += entry.metadata().map_err(|error| named(&path, &error))?.len();
+                self.bytes += entry
+                    .metadata()
+                    .map_err(|error| named(&path, &error))?
+                    .len();
                 self.files.push((path, forced.unwrap_or(format)));
             } else {
                 self.skipped += 1;
@@ -242,7 +245,8 @@ fn documents(file: Counted, origin: Origin, arrays: Arrays) -> Records {
     match file.take(DOCUMENT_BYTES_MAX + 1).read_to_end(&mut data) {
         Err(error) => return Box::new(std::iter::once(Err(origin.unreadable(error)))),
         Ok(read) if read as u64 > DOCUMENT_BYTES_MAX => {
-            let reason = format!("expected at most {DOCUMENT_BYTES_MAX} bytes; use lines (.ndjson)");
+            let reason =
+                format!("expected at most {DOCUMENT_BYTES_MAX} bytes; use lines (.ndjson)");
             return Box::new(std::iter::once(Err(origin.unreadable(reason))));
         }
         Ok(_) => {}
@@ -279,7 +283,10 @@ impl Iterator for Lines {
             self.line += 1;
             let origin = self.origin.at(self.line);
             let mut data = Vec::new();
-            match (&mut self.reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut data) {
+            match (&mut self.reader)
+                .take(LINE_BYTES_MAX)
+                .read_until(b'\n', &mut data)
+            {
                 Err(error) => {
                     self.ended = true;
                     return Some(Err(origin.unreadable(error)));
@@ -359,7 +366,11 @@ mod tests {
     #[test]
     fn a_row_is_an_object_of_its_columns_in_header_order_and_all_strings() {
         assert_eq!(
-            read("a.csv", "z:1,a,b\n1.0,\"x, \"\"y\"\"\", \n2,,é\n", Arrays::Whole),
+            read(
+                "a.csv",
+                "z:1,a,b\n1.0,\"x, \"\"y\"\"\", \n2,,é\n",
+                Arrays::Whole
+            ),
             [
                 ok(2, r#"{"z:1":"1.0","a":"x, \"y\"","b":" "}"#),
                 ok(3, r#"{"z:1":"2","a":"","b":"é"}"#),

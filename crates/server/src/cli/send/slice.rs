@@ -133,8 +133,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.ndjson");
         let long = "x".repeat(700 * 1024);
-        let mut content: String = (0..2500).map(|n| format!("{{\"n\":{n}}}\n")).collect();
-        content += &format!("{{\"n\":2500,\"x\":\"{long}\"}}\n{{\"n\":2501,\"x\":\"{long}\"}}\n[\n");
+        let short: String = (0..2500).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+        let content =
+            format!("{short}{{\"n\":2500,\"x\":\"{long}\"}}\n{{\"n\":2501,\"x\":\"{long}\"}}\n[\n");
         std::fs::write(&path, content).unwrap();
         let map = Map::parse("type = 't'\nsource = '/s'\nid = '{/n}'").unwrap();
         let read = Arc::new(AtomicU64::new(0));

@@ -50,7 +50,9 @@ pub enum InvalidTemplate {
     #[error("a brace without its partner; write {{{{ or }}}} for a brace itself")]
     Brace,
     /// The placeholder names nothing.
-    #[error("{{{0}}} names no place; expected {{/json/pointer}}, {{dir}}, {{file}}, {{line}} or {{hash}}")]
+    #[error(
+        "{{{0}}} names no place; expected {{/json/pointer}}, {{dir}}, {{file}}, {{line}} or {{hash}}"
+    )]
     Place(String),
     /// The filter does not exist.
     #[error("no filter |{0}; expected lower, kebab, integer, first or time")]
@@ -257,7 +259,11 @@ mod tests {
             ("{/activity|time}", None),
             ("{/activity|integer}", None),
         ] {
-            assert_eq!(render(template, &document).as_deref(), expected, "{template}");
+            assert_eq!(
+                render(template, &document).as_deref(),
+                expected,
+                "{template}"
+            );
         }
     }
 

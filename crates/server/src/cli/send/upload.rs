@@ -267,16 +267,31 @@ mod tests {
     #[test]
     fn a_problem_concerns_every_line() {
         for (status, body, expected) in [
-            (413, r#"{"title":"too large"}"#, Verdict::Refused("too large".to_owned())),
-            (429, r#"{"title":"too many"}"#, Verdict::Later("too many".to_owned())),
-            (502, "<html>", Verdict::Later("the server answered 502".to_owned())),
+            (
+                413,
+                r#"{"title":"too large"}"#,
+                Verdict::Refused("too large".to_owned()),
+            ),
+            (
+                429,
+                r#"{"title":"too many"}"#,
+                Verdict::Later("too many".to_owned()),
+            ),
+            (
+                502,
+                "<html>",
+                Verdict::Later("the server answered 502".to_owned()),
+            ),
             (
                 202,
                 r#"{"receipts":[]}"#,
                 Verdict::Later("the server's answer does not name every line".to_owned()),
             ),
         ] {
-            assert_eq!(verdicts(&answer(status, body), 2), [expected.clone(), expected]);
+            assert_eq!(
+                verdicts(&answer(status, body), 2),
+                [expected.clone(), expected]
+            );
         }
     }
 
@@ -302,6 +317,9 @@ mod tests {
         assert_eq!(later.as_deref(), Some("full"));
         let again: Vec<_> = lines.iter().map(|line| line.origin.line).collect();
         assert_eq!(again, [1, 4]);
-        assert_eq!((sent.stored, sent.duplicates, sent.refused.len()), (1, 0, 1));
+        assert_eq!(
+            (sent.stored, sent.duplicates, sent.refused.len()),
+            (1, 0, 1)
+        );
     }
 }
