@@ -19,6 +19,9 @@ pub mod store;
 pub(crate) mod connection;
 pub mod disk;
 
+pub mod catalog;
+
+pub use catalog::{Catalog, CatalogError, DestinationRecord, RunState};
 pub use delivery::{
     AttemptRecord, DeadLetter, Delivery, DeliveryState, LaneTotals, NewEvent, Receipt, Resolution,
 };

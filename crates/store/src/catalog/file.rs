@@ -1,0 +1,594 @@
+//! The file behind the catalogue: opening it, changing it, and the copy in memory that readers see.
+//!
+//! A change is one transaction, synced before it returns. A change that failed in any way but for lack
+//! of space closes the catalogue for changes until the next start, because what the file holds of it is
+//! uncertain; readers keep what was known to be durable.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use thiserror::Error;
+use wayhold_model::{Clock, Generation, Timestamp};
+
+use crate::catalog::{DestinationRecord, GenerationRecord, TokenRecord, destinations, tokens};
+use crate::connection::{self, Access, ConnectionError, Fault, FreePages, Profile};
+use crate::disk::Disk;
+
+/// Name of the file in the data directory.
+const FILE: &str = "catalog.db";
+
+/// Version of its format, kept as SQLite's `user_version`.
+const FORMAT: i64 = 1;
+
+/// Tells the file apart from other SQLite files: `WHca`.
+const APPLICATION_ID: i64 = 0x5748_6361;
+
+/// The log is carried over into the file after this many changes, so that it stays small.
+const CHANGES_PER_CHECKPOINT: u32 = 256;
+
+const PROFILE: Profile = Profile {
+    page_size: 4096,
+    free_pages: FreePages::Keep,
+    cache_kib: 1024,
+};
+
+const SCHEMA: &str = "
+CREATE TABLE identity(
+    node_id TEXT NOT NULL, hash_seed INTEGER NOT NULL, token_key BLOB NOT NULL, created_at INTEGER NOT NULL
+) STRICT;
+CREATE TABLE generations(
+    generation INTEGER PRIMARY KEY, shards INTEGER NOT NULL, since INTEGER NOT NULL
+) STRICT;
+CREATE TABLE destinations(
+    id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, incarnation INTEGER NOT NULL,
+    state TEXT NOT NULL, reason TEXT, set_by TEXT, since INTEGER NOT NULL
+) STRICT;
+CREATE TABLE lanes(
+    lane INTEGER PRIMARY KEY AUTOINCREMENT, destination INTEGER NOT NULL UNIQUE
+) STRICT;
+CREATE TABLE principals(
+    name TEXT PRIMARY KEY, kind TEXT NOT NULL, roles TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE tokens(
+    prefix TEXT PRIMARY KEY, hash BLOB NOT NULL, principal TEXT NOT NULL,
+    created_at INTEGER NOT NULL, created_by TEXT NOT NULL, revoked_at INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE TABLE audit(
+    number INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, by TEXT NOT NULL,
+    action TEXT NOT NULL, subject TEXT NOT NULL, reason TEXT
+) STRICT;
+CREATE TABLE counters(
+    name TEXT PRIMARY KEY, value INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+";
+
+/// Why the catalogue did not do what it was asked.
+#[derive(Debug, Error)]
+pub enum CatalogError {
+    /// Shards exist without the catalogue that describes them. Restore `catalog.db`; a new one would
+    /// have another hash seed and could not read them.
+    #[error("{path} is missing although the data directory holds shards; restore it from a backup")]
+    Lost {
+        /// Where it was expected.
+        path: PathBuf,
+    },
+    /// The file is damaged, foreign, or of a newer version. Restore it, or start the newer version.
+    #[error("cannot use {path}: {reason}")]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The volume is full; nothing was changed. Try again when there is space.
+    #[error("no space left to record the change; nothing was changed")]
+    NoSpace,
+    /// An earlier write failed; no change is taken until the server is started again.
+    #[error("the catalogue takes no changes until the next start: {reason}")]
+    Closed {
+        /// The failure.
+        reason: String,
+    },
+    /// There is nothing of that name or number.
+    #[error("no such {what}")]
+    NotFound {
+        /// Kind of thing.
+        what: &'static str,
+    },
+    /// It exists already, with other properties. Choose another name.
+    #[error("{what} exists already with other properties")]
+    Exists {
+        /// Kind of thing.
+        what: &'static str,
+    },
+    /// The destination left the configuration, so its state is not the operator's to set.
+    #[error("the destination is retired; name it in the configuration to run it again")]
+    Retired,
+}
+
+/// The catalogue of one data directory. Share it as `Arc<Catalog>`.
+pub struct Catalog {
+    path: PathBuf,
+    clock: Arc<dyn Clock>,
+    identity: Identity,
+    writer: Mutex<Writer>,
+    view: RwLock<Arc<View>>,
+}
+
+struct Identity {
+    node_id: String,
+    hash_seed: u64,
+    token_key: [u8; 32],
+}
+
+struct Writer {
+    connection: Connection,
+    /// Why no change is taken any more.
+    closed: Option<String>,
+    changes: u32,
+}
+
+impl std::fmt::Debug for Catalog {
+    /// The token key is a secret and the hash seed is not for producers to know.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Catalog")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What readers see: everything small, as of the last durable change.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    pub(super) generations: Vec<GenerationRecord>,
+    pub(super) destinations: Vec<DestinationRecord>,
+    pub(super) tokens: Vec<TokenRecord>,
+    /// Counts changes, so that caches know when to look again.
+    pub(super) version: u64,
+}
+
+impl Catalog {
+    /// Opens the catalogue in `directory`, or makes it where the directory holds no shards yet.
+    /// Blocking.
+    ///
+    /// # Errors
+    /// `Lost` or `Unusable`: a person has to act. `NoSpace`: make room.
+    pub fn open(
+        directory: &Path,
+        disk: &dyn Disk,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, CatalogError> {
+        let path = directory.join(FILE);
+        let unusable = |reason: &dyn std::fmt::Display| CatalogError::Unusable {
+            path: path.clone(),
+            reason: reason.to_string(),
+        };
+        let refused = |error: ConnectionError| match error.fault() {
+            Fault::NoSpace => CatalogError::NoSpace,
+            Fault::Io | Fault::Corrupt | Fault::Other => unusable(&error),
+        };
+        let exists = disk.exists(&path).map_err(|e| unusable(&e))?;
+        let mut connection = if exists {
+            connection::open(&path, Access::Write, PROFILE, None)
+        } else {
+            require_no_shards(directory, disk, &path)?;
+            connection::open(&path, Access::Create, PROFILE, None)
+        }
+        .map_err(refused)?;
+        let prepared = (|| {
+            // A crash while the file was made leaves it without any table: nothing was ever kept in it.
+            if is_empty(&connection)? {
+                initialise(&mut connection, clock.now())?;
+            }
+            // What recovery took from the log may never have been synced; now it is.
+            checkpoint(&connection)?;
+            Ok::<_, rusqlite::Error>(())
+        })();
+        match prepared.as_ref().map_err(Fault::of) {
+            Ok(()) => {}
+            Err(Fault::NoSpace) => return Err(CatalogError::NoSpace),
+            Err(Fault::Io | Fault::Corrupt | Fault::Other) => prepared.map_err(|e| unusable(&e))?,
+        }
+        disk.sync_directory(directory).map_err(|e| unusable(&e))?;
+        require_format(&connection).map_err(|reason| unusable(&reason))?;
+        let identity = read_identity(&connection).map_err(|e| unusable(&e))?;
+        let view = read_view(&connection, 0).map_err(|e| unusable(&e))?;
+        Ok(Self {
+            path,
+            clock,
+            identity,
+            writer: Mutex::new(Writer {
+                connection,
+                closed: None,
+                changes: 0,
+            }),
+            view: RwLock::new(Arc::new(view)),
+        })
+    }
+
+    /// Name of this node, drawn when the data directory was made.
+    pub fn node_id(&self) -> &str {
+        &self.identity.node_id
+    }
+
+    /// Seed of every hash in this data directory.
+    pub fn hash_seed(&self) -> u64 {
+        self.identity.hash_seed
+    }
+
+    /// Secret key for hashing tokens; never leaves the process.
+    pub fn token_key(&self) -> &[u8; 32] {
+        &self.identity.token_key
+    }
+
+    /// The versions of the shard map, oldest first.
+    pub fn generations(&self) -> Vec<GenerationRecord> {
+        self.view().generations.clone()
+    }
+
+    /// Why no change is taken any more, for health; `None` when all is well.
+    pub fn closed(&self) -> Option<String> {
+        self.writer().closed.clone()
+    }
+
+    /// Counts durable changes: a cache of what the catalogue says is stale when this moved.
+    pub fn version(&self) -> u64 {
+        self.view().version
+    }
+
+    /// Raises a counter durably and returns its new value, which no earlier call ever returned.
+    ///
+    /// # Errors
+    /// When the change could not be recorded.
+    pub fn count_up(&self, counter: &str) -> Result<u64, CatalogError> {
+        self.change(|change| {
+            Ok(change.transaction.query_row(
+                "INSERT INTO counters VALUES (?1, 1)
+                 ON CONFLICT(name) DO UPDATE SET value = value + 1 RETURNING value",
+                [counter],
+                |row| row.get::<_, i64>(0),
+            )?)
+        })
+        .map(i64::cast_unsigned)
+    }
+
+    /// Carries the log over into the file, at stop. Blocking.
+    pub fn stop(&self) {
+        let writer = self.writer();
+        if writer.closed.is_none()
+            && let Err(error) = checkpoint(&writer.connection)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "catalogue not checkpointed at stop");
+        }
+    }
+
+    pub(super) fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// One durable change, audited by who makes it; the view is renewed before it returns.
+    pub(super) fn change<T>(
+        &self,
+        change: impl FnOnce(&Change<'_>) -> Result<T, ChangeError>,
+    ) -> Result<T, CatalogError> {
+        let mut writer = self.writer();
+        if let Some(reason) = &writer.closed {
+            return Err(CatalogError::Closed {
+                reason: reason.clone(),
+            });
+        }
+        let now = self.clock.now();
+        let version = self.view().version + 1;
+        let done = (|| {
+            let transaction = writer
+                .connection
+                .transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let open = Change { transaction, now };
+            let value = change(&open)?;
+            let view = read_view(&open.transaction, version)?;
+            open.transaction.commit()?;
+            Ok((value, view))
+        })();
+        match done {
+            Ok((value, view)) => {
+                *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+                writer.changes += 1;
+                if writer.changes.is_multiple_of(CHANGES_PER_CHECKPOINT)
+                    && let Err(error) = checkpoint(&writer.connection)
+                    && Fault::of(&error) != Fault::NoSpace
+                {
+                    self.close(&mut writer, &error);
+                }
+                Ok(value)
+            }
+            Err(ChangeError::Refused(error)) => Err(error),
+            Err(ChangeError::Sqlite(error)) if Fault::of(&error) == Fault::NoSpace => {
+                Err(CatalogError::NoSpace)
+            }
+            Err(ChangeError::Sqlite(error)) => Err(self.close(&mut writer, &error)),
+        }
+    }
+
+    /// Reads what the view does not hold. Blocking.
+    pub(super) fn read<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, CatalogError> {
+        read(&self.writer().connection).map_err(|error| CatalogError::Unusable {
+            path: self.path.clone(),
+            reason: error.to_string(),
+        })
+    }
+
+    fn close(&self, writer: &mut Writer, error: &rusqlite::Error) -> CatalogError {
+        let reason = error.to_string();
+        tracing::error!(path = %self.path.display(), %reason, "catalogue closed for changes");
+        writer.closed = Some(reason.clone());
+        CatalogError::Closed { reason }
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A change under way.
+pub(super) struct Change<'a> {
+    pub(super) transaction: Transaction<'a>,
+    /// The time that the change is recorded with.
+    pub(super) now: Timestamp,
+}
+
+/// Why a change is rolled back.
+pub(super) enum ChangeError {
+    /// It makes no sense; the file is sound.
+    Refused(CatalogError),
+    /// SQLite failed.
+    Sqlite(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for ChangeError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+impl From<CatalogError> for ChangeError {
+    fn from(error: CatalogError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// A new catalogue beside old shards would be a new node with another hash seed.
+fn require_no_shards(directory: &Path, disk: &dyn Disk, path: &Path) -> Result<(), CatalogError> {
+    let names = disk
+        .list(directory)
+        .map_err(|error| CatalogError::Unusable {
+            path: directory.to_owned(),
+            reason: error.to_string(),
+        })?;
+    let is_generation = |name: &std::ffi::OsString| {
+        name.to_str()
+            .and_then(|name| name.strip_prefix('g'))
+            .is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    if names.iter().any(is_generation) {
+        return Err(CatalogError::Lost {
+            path: path.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| {
+        row.get(0)
+    })
+}
+
+fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlite::Result<()> {
+    let (mut node, mut seed, mut key) = ([0; 16], [0; 8], [0; 32]);
+    for bytes in [node.as_mut_slice(), &mut seed, &mut key] {
+        getrandom::fill(bytes)
+            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    }
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    transaction.execute_batch(SCHEMA)?;
+    transaction.execute(
+        "INSERT INTO identity VALUES (?1, ?2, ?3, ?4)",
+        params![
+            format!("{:032x}", u128::from_be_bytes(node)),
+            i64::from_le_bytes(seed),
+            key,
+            now.as_micros().cast_signed(),
+        ],
+    )?;
+    transaction.execute(
+        "INSERT INTO generations VALUES (1, 1, ?1)",
+        [now.as_micros().cast_signed()],
+    )?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", FORMAT)?;
+    transaction.commit()
+}
+
+fn require_format(connection: &Connection) -> Result<(), String> {
+    for (pragma, expected) in [("application_id", APPLICATION_ID), ("user_version", FORMAT)] {
+        let found: i64 = connection
+            .pragma_query_value(None, pragma, |row| row.get(0))
+            .map_err(|error| error.to_string())?;
+        if found != expected {
+            return Err(format!("{pragma} is {found}; expected {expected}"));
+        }
+    }
+    Ok(())
+}
+
+/// Moves the log into the file and syncs both. A reader in the way is no error: the next one does it.
+fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+}
+
+fn read_identity(connection: &Connection) -> rusqlite::Result<Identity> {
+    connection.query_row(
+        "SELECT node_id, hash_seed, token_key FROM identity",
+        [],
+        |row| {
+            Ok(Identity {
+                node_id: row.get(0)?,
+                hash_seed: row.get::<_, i64>(1)?.cast_unsigned(),
+                token_key: row.get(2)?,
+            })
+        },
+    )
+}
+
+fn read_view(connection: &Connection, version: u64) -> rusqlite::Result<View> {
+    let generations = connection
+        .prepare("SELECT generation, shards, since FROM generations ORDER BY generation")?
+        .query_map([], |row| {
+            Ok(GenerationRecord {
+                generation: Generation(row.get(0)?),
+                shards: row.get(1)?,
+                since: timestamp(row.get(2)?),
+            })
+        })?
+        .collect::<Result<_, _>>()?;
+    Ok(View {
+        generations,
+        destinations: destinations::read(connection)?,
+        tokens: tokens::read(connection)?,
+        version,
+    })
+}
+
+/// Microseconds since the epoch as SQLite holds them.
+pub(super) fn timestamp(micros: i64) -> Timestamp {
+    Timestamp::from_micros(micros.cast_unsigned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::RunState;
+    use crate::disk::SystemDisk;
+
+    #[derive(Debug)]
+    struct Fixed;
+
+    impl Clock for Fixed {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_micros(1_000)
+        }
+    }
+
+    fn open(directory: &Path) -> Result<Catalog, CatalogError> {
+        Catalog::open(directory, &SystemDisk, Arc::new(Fixed))
+    }
+
+    #[test]
+    fn a_node_keeps_its_identity() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = open(folder.path()).unwrap();
+        let identity = (
+            first.node_id().to_owned(),
+            first.hash_seed(),
+            *first.token_key(),
+        );
+        drop(first);
+        let again = open(folder.path()).unwrap();
+        assert_eq!(
+            (
+                again.node_id().to_owned(),
+                again.hash_seed(),
+                *again.token_key()
+            ),
+            identity
+        );
+        assert_eq!(again.generations().len(), 1);
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(open(other.path()).unwrap().node_id(), identity.0);
+    }
+
+    #[test]
+    fn a_crash_while_it_was_made_leaves_nothing_in_the_way() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(FILE), []).unwrap();
+        open(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_lost_or_foreign_catalogue_is_named_and_never_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("g1")).unwrap();
+        assert!(matches!(
+            open(folder.path()),
+            Err(CatalogError::Lost { .. })
+        ));
+        std::fs::write(folder.path().join(FILE), [1; 8192]).unwrap();
+        assert!(matches!(
+            open(folder.path()),
+            Err(CatalogError::Unusable { .. })
+        ));
+        let foreign = tempfile::tempdir().unwrap();
+        let other =
+            connection::open(&foreign.path().join(FILE), Access::Create, PROFILE, None).unwrap();
+        other.execute_batch("CREATE TABLE t(x)").unwrap();
+        drop(other);
+        assert!(matches!(
+            open(foreign.path()),
+            Err(CatalogError::Unusable { .. })
+        ));
+    }
+
+    #[test]
+    fn what_returned_is_in_a_copy_of_the_files_taken_at_that_moment() {
+        let folder = tempfile::tempdir().unwrap();
+        let catalog = open(folder.path()).unwrap();
+        let names = ["orders".to_owned()];
+        let orders = catalog.sync_destinations(&names).unwrap().remove(0);
+        catalog
+            .set_run_state(orders.id, RunState::Paused, "ada", Some("stock-taking"))
+            .unwrap();
+        let copy = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(folder.path()).unwrap() {
+            let entry = entry.unwrap();
+            if !entry.file_name().to_string_lossy().ends_with("-shm") {
+                std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+            }
+        }
+        let restored = open(copy.path()).unwrap();
+        assert_eq!(restored.destinations(), catalog.destinations());
+        assert_eq!(restored.destinations()[0].state, RunState::Paused);
+    }
+
+    #[test]
+    fn a_full_volume_refuses_a_change_and_the_next_one_succeeds() {
+        let folder = tempfile::tempdir().unwrap();
+        let catalog = open(folder.path()).unwrap();
+        let limit = |pages: u32| {
+            catalog
+                .read(|c| c.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(())))
+                .unwrap();
+        };
+        limit(1);
+        let long = "x".repeat(100_000);
+        let full = catalog.audit("ada", "test", &long, None);
+        assert!(matches!(full, Err(CatalogError::NoSpace)), "{full:?}");
+        limit(100_000);
+        catalog.audit("ada", "test", &long, None).unwrap();
+    }
+
+    #[test]
+    fn counters_never_return_a_number_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let catalog = open(folder.path()).unwrap();
+        assert_eq!(catalog.count_up("a").unwrap(), 1);
+        assert_eq!(catalog.count_up("a").unwrap(), 2);
+        drop(catalog);
+        let catalog = open(folder.path()).unwrap();
+        assert_eq!(catalog.count_up("a").unwrap(), 3);
+        assert_eq!(catalog.count_up("b").unwrap(), 1);
+    }
+}

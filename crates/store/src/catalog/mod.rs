@@ -1,0 +1,18 @@
+//! The catalogue of one data directory (`catalog.db`): who this node is, which destinations exist and
+//! whether they run, who may do what, and what operators did.
+//!
+//! Small, rarely written, and synced before a change returns, so that everything may refer to it. A
+//! crash leaves a change whole or absent. Modules in suggested reading order.
+
+mod record;
+
+mod audit;
+mod destinations;
+mod file;
+mod tokens;
+
+pub use file::{Catalog, CatalogError};
+pub use record::{
+    AuditEntry, DestinationRecord, GenerationRecord, NewToken, PrincipalRecord, RunState,
+    TokenRecord,
+};
