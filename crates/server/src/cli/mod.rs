@@ -6,8 +6,12 @@ pub mod client;
 pub mod exit;
 pub mod output;
 
+pub mod dead_letters;
+pub mod destinations;
+pub mod events;
 pub mod health;
 pub mod send;
+pub mod tokens;
 
 use clap::{Parser, Subcommand};
 
@@ -34,6 +38,12 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Health(health::Health),
+    Where(events::Where),
+    Events(events::Events),
+    Destinations(destinations::Destinations),
+    #[command(alias = "dlq")]
+    DeadLetters(dead_letters::DeadLetters),
+    Tokens(tokens::Tokens),
     Send(send::SendFiles),
 }
 
@@ -41,6 +51,11 @@ impl Command {
     fn run(self, output: &mut Output) -> Result<(), Failure> {
         match self {
             Self::Health(health) => block_on(health.run(output)),
+            Self::Where(r#where) => block_on(r#where.run(output)),
+            Self::Events(events) => block_on(events.run(output)),
+            Self::Destinations(destinations) => block_on(destinations.run(output)),
+            Self::DeadLetters(dead_letters) => block_on(dead_letters.run(output)),
+            Self::Tokens(tokens) => block_on(tokens.run(output)),
             Self::Send(send) => block_on(send.run(output)),
         }
     }

@@ -62,6 +62,15 @@ impl Output {
         }
     }
 
+    /// Every field of an object on its own line; inner objects are indented.
+    pub fn fields(&mut self, object: &Value) {
+        let mut lines = Vec::new();
+        describe(object, 0, &mut lines);
+        for line in lines {
+            self.line(line);
+        }
+    }
+
     /// One line about the work, not part of the result.
     pub fn note(&mut self, text: impl AsRef<str>) {
         print(std::io::stderr().lock(), &printable(text.as_ref()));
@@ -72,6 +81,50 @@ impl Output {
         for (index, line) in failure.message.lines().enumerate() {
             let prefix = if index == 0 { "wayhold: " } else { "  " };
             self.note(format!("{prefix}{line}"));
+        }
+    }
+}
+
+/// The elements of a list answer.
+pub fn items(answer: &Value) -> &[Value] {
+    answer
+        .get("items")
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
+}
+
+/// One field for a person: texts as they are, `-` for what is absent, lists with commas.
+pub fn cell(object: &Value, field: &str) -> String {
+    object.get(field).map_or_else(|| ABSENT.to_owned(), plain)
+}
+
+const ABSENT: &str = "-";
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => ABSENT.to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(","),
+        Value::Bool(_) | Value::Number(_) | Value::Object(_) => value.to_string(),
+    }
+}
+
+fn describe(value: &Value, depth: usize, lines: &mut Vec<String>) {
+    let indent = "  ".repeat(depth);
+    for (name, value) in value.as_object().into_iter().flatten() {
+        match value {
+            Value::Object(inner) if !inner.is_empty() => {
+                lines.push(format!("{indent}{name}:"));
+                describe(value, depth + 1, lines);
+            }
+            Value::Array(elements) if elements.iter().any(Value::is_object) => {
+                lines.push(format!("{indent}{name}:"));
+                for element in elements {
+                    lines.push(format!("{indent}  -"));
+                    describe(element, depth + 2, lines);
+                }
+            }
+            _ => lines.push(format!("{indent}{name}: {}", plain(value))),
         }
     }
 }

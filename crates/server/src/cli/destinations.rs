@@ -1,0 +1,130 @@
+//! `wayhold destinations`: what is configured, how it is doing, and whether it runs.
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::client::{Client, ServerArguments, path};
+use super::exit::{Exit, Failure};
+use super::output::{Output, cell, items};
+
+/// Show, test, pause and resume destinations.
+#[derive(Debug, clap::Args)]
+pub struct Destinations {
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List all destinations.
+    List,
+    /// Show one destination.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Check that a destination can be reached, without delivering anything.
+    Test {
+        /// Its name.
+        name: String,
+    },
+    /// Start no more deliveries until resumed; those in flight finish.
+    Pause {
+        /// Its name.
+        name: String,
+        /// Why, for the audit trail and whoever looks next.
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Deliver again what was paused or disabled.
+    Resume {
+        /// Its name.
+        name: String,
+        /// Why, for the audit trail.
+        #[arg(long)]
+        reason: Option<String>,
+    },
+}
+
+impl Destinations {
+    /// Asks the server.
+    ///
+    /// # Errors
+    /// When no server answers, it refuses, or a tested destination cannot be reached.
+    pub async fn run(self, output: &mut Output) -> Result<(), Failure> {
+        let mut client = Client::new(&self.server)?;
+        match self.verb {
+            Verb::List => list(&client.get("/v1/destinations").await?, output),
+            Verb::Show { name } => {
+                let destination = client.get(&path(["v1", "destinations", &name])).await?;
+                output.json(&destination);
+                output.fields(&destination);
+            }
+            Verb::Test { name } => {
+                let result = client
+                    .post(&path(["v1", "destinations", &name, "test"]), None)
+                    .await?;
+                return tested(&name, &result, output);
+            }
+            Verb::Pause { name, reason } => {
+                act(&mut client, &name, "pause", reason, output).await?;
+            }
+            Verb::Resume { name, reason } => {
+                act(&mut client, &name, "resume", reason, output).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn list(answer: &Value, output: &mut Output) {
+    output.json(answer);
+    let rows: Vec<_> = items(answer)
+        .iter()
+        .map(|row| {
+            [
+                "name",
+                "kind",
+                "state",
+                "pending",
+                "dead_letters",
+                "since",
+                "reason",
+            ]
+            .map(|field| cell(row, field))
+        })
+        .collect();
+    let heading = [
+        "NAME", "KIND", "STATE", "PENDING", "DEAD", "SINCE", "REASON",
+    ];
+    output.table(heading, &rows);
+}
+
+fn tested(name: &str, result: &Value, output: &mut Output) -> Result<(), Failure> {
+    output.json(result);
+    let words = cell(result, "detail");
+    if result.get("reachable") == Some(&Value::Bool(true)) {
+        output.line(format!("{name}: {words}"));
+        Ok(())
+    } else {
+        Err(Failure::new(Exit::Failed, format!("{name}: {words}")))
+    }
+}
+
+async fn act(
+    client: &mut Client,
+    name: &str,
+    action: &str,
+    reason: Option<String>,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let body = json!({ "reason": reason });
+    let after = client
+        .post(&path(["v1", "destinations", name, action]), Some(&body))
+        .await?;
+    output.json(&after);
+    output.line(format!("{name} is {}", cell(&after, "state")));
+    Ok(())
+}
