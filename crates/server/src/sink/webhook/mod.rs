@@ -2,6 +2,11 @@
 
 pub mod config;
 
+pub mod address;
+mod classify;
+mod request;
+mod retry_after;
+
 mod sink;
 
 pub use sink::WebhookSink;

@@ -1,42 +1,240 @@
-//! Stub until the client lands.
+//! The webhook sink: one task per attempt over a pooled HTTP/1.1 client that is told to do nothing on
+//! its own. It follows no redirect, reads no proxy from the environment, decodes nothing, keeps no
+//! cookies and never tries twice. A crash loses only what was in flight, which is then sent again.
 
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use wayhold_model::{Failure, Outcome};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Method, Request, Response, retry};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+use wayhold_model::{Clock, Failure, Outcome};
 
+use super::address::Guard;
+use super::classify::{outcome_of_denial, outcome_of_error, outcome_of_status, outcome_of_timeout};
 use super::config::WebhookConfig;
+use super::request::request_of;
+use super::retry_after::retry_after;
 use crate::sink::{Attempt, BoxFuture, BuildError, Sink};
+
+/// Time for the connection alone: name, TCP and TLS. What takes longer is down, and giving up here
+/// keeps it certain that nothing was sent.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long an unused connection is kept: below the 60 s after which common receivers close it.
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// Most bytes of an answer's body that are read, so that the connection can be used again.
+const ANSWER_BYTES_MAX: usize = 16 * 1024;
+
+/// How long the body of an answer may take once its status has come; the status alone decides.
+const ANSWER_BODY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a probe waits for an answer.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+const USER_AGENT: &str = concat!("Wayhold/", env!("CARGO_PKG_VERSION"));
 
 /// Posts to a URL.
 #[derive(Debug)]
-pub struct WebhookSink;
+pub struct WebhookSink {
+    target: Arc<Target>,
+    runtime: Handle,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+struct Target {
+    config: WebhookConfig,
+    host: String,
+    guard: Guard,
+    client: Client,
+    clock: Arc<dyn Clock>,
+}
 
 impl WebhookSink {
-    /// Builds the client.
+    /// Builds the client. Call it inside a Tokio runtime.
     ///
     /// # Errors
-    /// When the TLS roots cannot be read.
+    /// When the system's certificate roots cannot be read.
     pub fn start(
-        _config: &WebhookConfig,
-        _window: usize,
-        _clock: std::sync::Arc<dyn wayhold_model::Clock>,
+        config: &WebhookConfig,
+        window: usize,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self, BuildError> {
-        Ok(Self)
+        let guard = Guard::new(&config.url, &config.allow_networks);
+        let client = client_of(config, guard.clone(), window)?;
+        Ok(Self {
+            target: Arc::new(Target {
+                host: config.url.host_str().unwrap_or_default().to_owned(),
+                config: config.clone(),
+                guard,
+                client,
+                clock,
+            }),
+            runtime: Handle::current(),
+            tasks: Mutex::new(JoinSet::new()),
+        })
     }
 }
 
 impl Sink for WebhookSink {
     fn submit(&self, attempts: &mut Vec<Attempt>) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
         for attempt in attempts.drain(..) {
-            attempt.finish(Outcome::NotExecuted(Failure::new("not built yet")));
+            let target = Arc::clone(&self.target);
+            tasks.spawn_on(
+                async move {
+                    let outcome = target.post(&attempt).await;
+                    attempt.finish(outcome);
+                },
+                &self.runtime,
+            );
         }
     }
 
     fn probe(&self) -> BoxFuture<'_, Result<String, Failure>> {
-        Box::pin(std::future::ready(Err(Failure::new("not built yet"))))
+        Box::pin(self.target.probe())
     }
 
-    fn stop(&self, _grace: Duration) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
+    fn stop(&self, grace: Duration) -> BoxFuture<'_, ()> {
+        let mut tasks = {
+            let mut held = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *held)
+        };
+        Box::pin(async move {
+            let all_ended = async { while tasks.join_next().await.is_some() {} };
+            if timeout(grace, all_ended).await.is_err() {
+                // Dropping what is left reports each attempt as unknown.
+                tasks.shutdown().await;
+            }
+        })
+    }
+}
+
+impl Target {
+    /// One attempt, from the event to its outcome, within the attempt's timeout.
+    async fn post(&self, attempt: &Attempt) -> Outcome {
+        let event = &attempt.event.event;
+        if let Err(denied) = self.guard.check_literal(&self.config.url) {
+            return outcome_of_denial(&self.host, denied);
+        }
+        let (headers, body) = match request_of(event, self.config.mode, &self.config.headers) {
+            Ok(parts) => parts,
+            Err(error) => return Outcome::Refused(Failure::new(error.to_string())),
+        };
+        let mut request = Request::new(Method::POST, self.config.url.clone());
+        *request.headers_mut() = headers;
+        *request.body_mut() = Some(body.into());
+        let deadline = Instant::now() + attempt.timeout;
+        match timeout_at(deadline, self.client.execute(request)).await {
+            Err(_) => outcome_of_timeout(&self.host, attempt.timeout),
+            Ok(Err(error)) => outcome_of_error(&self.host, &error),
+            Ok(Ok(response)) => {
+                let wait = retry_after(response.headers(), self.clock.now());
+                let outcome = outcome_of_status(&self.host, response.status(), wait);
+                let body_deadline = deadline.min(Instant::now() + ANSWER_BODY_TIMEOUT);
+                drop(timeout_at(body_deadline, read_some(response)).await);
+                outcome
+            }
+        }
+    }
+
+    async fn probe(&self) -> Result<String, Failure> {
+        let failure_of = |outcome: &Outcome| outcome.failure().cloned();
+        if let Err(denied) = self.guard.check_literal(&self.config.url) {
+            let outcome = outcome_of_denial(&self.host, denied);
+            return Err(failure_of(&outcome).unwrap_or_else(|| Failure::new("not allowed")));
+        }
+        let mut request = Request::new(Method::OPTIONS, self.config.url.clone());
+        *request.headers_mut() = self.config.headers.clone();
+        let host = &self.host;
+        match timeout(PROBE_TIMEOUT, self.client.execute(request)).await {
+            Ok(Ok(response)) => {
+                let status = response.status().as_u16();
+                Ok(format!(
+                    "{host} can be reached; it answered {status} to OPTIONS"
+                ))
+            }
+            Ok(Err(error)) => {
+                let outcome = outcome_of_error(host, &error);
+                Err(failure_of(&outcome).unwrap_or_else(|| Failure::new("no answer")))
+            }
+            Err(_) => Err(Failure::new(format!(
+                "no answer from {host} within {PROBE_TIMEOUT:?}"
+            ))),
+        }
+    }
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target")
+            .field("host", &self.host)
+            .finish_non_exhaustive()
+    }
+}
+
+fn client_of(config: &WebhookConfig, guard: Guard, window: usize) -> Result<Client, BuildError> {
+    // Fails only when the process has one already, which is as good.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let mut builder = Client::builder()
+        .user_agent(USER_AGENT)
+        .http1_only()
+        .redirect(Policy::none())
+        .retry(retry::never())
+        .referer(false)
+        .no_proxy()
+        .tcp_nodelay(true)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_idle_timeout(POOL_IDLE_TIMEOUT)
+        .pool_max_idle_per_host(window)
+        .dns_resolver(Arc::new(CheckedResolver { guard }));
+    if config.url.scheme() != "https" {
+        // No TLS, no roots: a machine without certificates can still post to its own network.
+        builder = builder.tls_certs_only([]);
+    }
+    builder.build().map_err(|error| {
+        BuildError(format!(
+            "HTTP client cannot be built: {}",
+            error.without_url()
+        ))
+    })
+}
+
+/// Reads an answer's body so far that its connection may be used again; beyond that, dropping it
+/// closes the connection.
+async fn read_some(mut response: Response) {
+    let mut left = ANSWER_BYTES_MAX;
+    while let Ok(Some(chunk)) = response.chunk().await {
+        match left.checked_sub(chunk.len()) {
+            Some(rest) => left = rest,
+            None => return,
+        }
+    }
+}
+
+/// Resolves a name and lets it through only when every address it has may be reached; the connection
+/// goes to exactly these addresses.
+struct CheckedResolver {
+    guard: Guard,
+}
+
+impl Resolve for CheckedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let guard = self.guard.clone();
+        Box::pin(async move {
+            let found: Vec<SocketAddr> =
+                tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            for address in &found {
+                guard.check(address.ip())?;
+            }
+            let addresses: Addrs = Box::new(found.into_iter());
+            Ok(addresses)
+        })
     }
 }
