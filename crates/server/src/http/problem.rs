@@ -1,0 +1,308 @@
+//! Problem details (RFC 9457): the one form of every error answer, and the one place that gives an
+//! error its HTTP status. Each type's address, `/problems/<name>`, is served as a page (see `pages`).
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, StatusCode};
+use serde_json::Value;
+
+use crate::ingest::{Refusal, Refused};
+
+/// What went wrong, by what the client should do about it. Closed: a new type is a new reaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProblemType {
+    /// The request itself cannot be understood: query, header, or path.
+    InvalidRequest,
+    /// The body is not what its content type says.
+    MalformedBody,
+    /// An event breaks a rule of CloudEvents or a limit on its fields.
+    InvalidEvent,
+    /// More bytes, lines or events than a limit allows.
+    TooLarge,
+    /// A content type, charset or encoding that is not spoken here.
+    UnsupportedMedia,
+    /// No route wants the event.
+    NoRoute,
+    /// A route's condition could not be evaluated.
+    RouteFailed,
+    /// The same source and id was accepted with other content.
+    EventConflict,
+    /// The thing is not in a state that allows the action.
+    StateConflict,
+    /// No token, or one that is not known.
+    Unauthenticated,
+    /// The token's principal lacks the role.
+    Forbidden,
+    /// Too many failed authentications from this address.
+    TooManyFailures,
+    /// More is waiting to be stored than the queue holds.
+    Busy,
+    /// Less disk is free than must stay free.
+    NoSpace,
+    /// The store cannot accept right now.
+    Unavailable,
+    /// The server is stopping.
+    Stopping,
+    /// The client was too slow or stopped sending.
+    RequestTimeout,
+    /// Nothing of that name.
+    NotFound,
+    /// The path exists, the method does not.
+    MethodNotAllowed,
+    /// A fault of the server's own.
+    Internal,
+}
+
+impl ProblemType {
+    /// Every type, in the order of the index page.
+    pub const ALL: [Self; 20] = [
+        Self::InvalidRequest,
+        Self::MalformedBody,
+        Self::InvalidEvent,
+        Self::TooLarge,
+        Self::UnsupportedMedia,
+        Self::NoRoute,
+        Self::RouteFailed,
+        Self::EventConflict,
+        Self::StateConflict,
+        Self::Unauthenticated,
+        Self::Forbidden,
+        Self::TooManyFailures,
+        Self::Busy,
+        Self::NoSpace,
+        Self::Unavailable,
+        Self::Stopping,
+        Self::RequestTimeout,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::Internal,
+    ];
+
+    /// Last segment of its address, and its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InvalidRequest => "invalid-request",
+            Self::MalformedBody => "malformed-body",
+            Self::InvalidEvent => "invalid-event",
+            Self::TooLarge => "too-large",
+            Self::UnsupportedMedia => "unsupported-media",
+            Self::NoRoute => "no-route",
+            Self::RouteFailed => "route-failed",
+            Self::EventConflict => "event-conflict",
+            Self::StateConflict => "state-conflict",
+            Self::Unauthenticated => "unauthenticated",
+            Self::Forbidden => "forbidden",
+            Self::TooManyFailures => "too-many-failures",
+            Self::Busy => "busy",
+            Self::NoSpace => "no-space",
+            Self::Unavailable => "unavailable",
+            Self::Stopping => "stopping",
+            Self::RequestTimeout => "request-timeout",
+            Self::NotFound => "not-found",
+            Self::MethodNotAllowed => "method-not-allowed",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The type of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Its HTTP status.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::InvalidRequest | Self::MalformedBody | Self::InvalidEvent => {
+                StatusCode::BAD_REQUEST
+            }
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnsupportedMedia => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::NoRoute | Self::RouteFailed => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::EventConflict | Self::StateConflict => StatusCode::CONFLICT,
+            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::TooManyFailures | Self::Busy => StatusCode::TOO_MANY_REQUESTS,
+            Self::NoSpace | Self::Unavailable | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// One line for a person, the same for every occurrence.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::InvalidRequest => "The request cannot be understood",
+            Self::MalformedBody => "The body is not what its content type says",
+            Self::InvalidEvent => "The event cannot be accepted as it is",
+            Self::TooLarge => "The request exceeds a limit",
+            Self::UnsupportedMedia => "The body's type or encoding is not supported",
+            Self::NoRoute => "No route wants this event",
+            Self::RouteFailed => "A route's condition cannot be decided for this event",
+            Self::EventConflict => "This id was used before for another event",
+            Self::StateConflict => "The state of the thing does not allow this",
+            Self::Unauthenticated => "A valid token is needed",
+            Self::Forbidden => "The token does not allow this",
+            Self::TooManyFailures => "Too many failed authentications",
+            Self::Busy => "Too much is waiting to be stored",
+            Self::NoSpace => "Too little disk space is free",
+            Self::Unavailable => "The store cannot accept right now",
+            Self::Stopping => "The server is stopping",
+            Self::RequestTimeout => "The request took too long to arrive",
+            Self::NotFound => "There is no such thing",
+            Self::MethodNotAllowed => "The method is not allowed here",
+            Self::Internal => "The server failed",
+        }
+    }
+}
+
+/// One error answer.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// What went wrong.
+    pub kind: ProblemType,
+    /// What is special about this occurrence: one sentence fragment without payload or secret.
+    pub detail: String,
+    /// When to come back; every 429 and 503 has one.
+    pub retry_after: Option<Duration>,
+    // Extension members in the order they were added.
+    members: Vec<(&'static str, Value)>,
+}
+
+/// `Retry-After` of a 429 or 503 whose cause names none: one second is long for a commit and short for
+/// a person.
+const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
+
+impl Problem {
+    /// A problem of this type; 429 and 503 get a `Retry-After` of a second.
+    pub fn new(kind: ProblemType, detail: impl Into<String>) -> Self {
+        let retry = matches!(
+            kind.status(),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        );
+        Self {
+            kind,
+            detail: detail.into(),
+            retry_after: retry.then_some(RETRY_AFTER_DEFAULT),
+            members: Vec::new(),
+        }
+    }
+
+    /// The same with an extension member.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.members.push((name, value.into()));
+        self
+    }
+
+    /// The same with the time after which to come back.
+    #[must_use]
+    pub fn with_retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    /// Its HTTP status.
+    pub fn status(&self) -> StatusCode {
+        self.kind.status()
+    }
+
+    /// The text of the `application/problem+json` body.
+    pub fn to_json(&self) -> String {
+        let mut text = format!(
+            r#"{{"type":"/problems/{}","title":{},"status":{},"detail":{}"#,
+            self.kind.name(),
+            Value::from(self.kind.title()),
+            self.status().as_u16(),
+            Value::from(self.detail.as_str()),
+        );
+        for (name, value) in &self.members {
+            // Writing to a String cannot fail.
+            let _infallible = write!(text, r#","{name}":{value}"#);
+        }
+        text.push('}');
+        text
+    }
+
+    /// The answer that carries it.
+    pub fn to_response<B: From<String>>(&self) -> http::Response<B> {
+        let mut response = http::Response::new(B::from(self.to_json()));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(wait) = self.retry_after {
+            // Rounded up: coming back too early would be refused again.
+            headers.insert(RETRY_AFTER, HeaderValue::from(wait.as_millis().div_ceil(1000) as u64));
+        }
+        if self.kind == ProblemType::Unauthenticated {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        self.to_response::<Body>()
+    }
+}
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Self {
+        let problem = Self::from(refused.refusal);
+        match refused.index {
+            Some(index) => problem.with("index", index),
+            None => problem,
+        }
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let detail = refusal.to_string();
+        match refusal {
+            Refusal::Malformed { offset, .. } => {
+                Self::new(ProblemType::MalformedBody, detail).with("offset", offset)
+            }
+            Refusal::Invalid { field, .. } => {
+                Self::new(ProblemType::InvalidEvent, detail).with("field", field)
+            }
+            Refusal::Request { field, .. } => {
+                Self::new(ProblemType::InvalidRequest, detail).with("field", field)
+            }
+            Refusal::TooLarge { limit, .. } => {
+                Self::new(ProblemType::TooLarge, detail).with("limit", limit)
+            }
+            Refusal::Unsupported { .. } => Self::new(ProblemType::UnsupportedMedia, detail),
+            Refusal::Slow => Self::new(ProblemType::RequestTimeout, detail),
+            Refusal::Unmatched { routes } => {
+                Self::new(ProblemType::NoRoute, detail).with("routes", routes)
+            }
+            Refusal::RouteFailed { route, .. } => {
+                Self::new(ProblemType::RouteFailed, detail).with("route", route)
+            }
+            Refusal::Conflict { first } => Self::new(ProblemType::EventConflict, detail)
+                .with("position", first.to_string()),
+            Refusal::ConflictInBatch { first } => {
+                Self::new(ProblemType::EventConflict, detail).with("first_index", first)
+            }
+            Refusal::Busy { retry_after } => {
+                Self::new(ProblemType::Busy, detail).with_retry_after(retry_after)
+            }
+            Refusal::NoSpace { retry_after } => {
+                Self::new(ProblemType::NoSpace, detail).with_retry_after(retry_after)
+            }
+            Refusal::Unavailable { retry_after, .. } => {
+                Self::new(ProblemType::Unavailable, detail).with_retry_after(retry_after)
+            }
+            Refusal::Stopping { retry_after } => {
+                Self::new(ProblemType::Stopping, detail).with_retry_after(retry_after)
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Why an event or a request is not accepted. Each kind asks something else of the producer; the HTTP
+//! form of it is made in `http::problem`.
+
+use std::time::Duration;
+
+use thiserror::Error;
+use wayhold_model::{InvalidEvent, Position};
+
+/// A refusal of one event, of a whole batch, or of the request that carries them.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// The bytes are not what their content type says. The producer must send other bytes.
+    #[error("byte {offset}: expected {expected}")]
+    Malformed {
+        /// Byte offset in the body, or in the line of a stream.
+        offset: usize,
+        /// What was expected there.
+        expected: String,
+    },
+    /// An attribute breaks a rule. The producer must send another event.
+    #[error("{field}: expected {expected}")]
+    Invalid {
+        /// The attribute, by its CloudEvents name (or `key`, `data`).
+        field: String,
+        /// What was expected of it.
+        expected: String,
+    },
+    /// A header or query parameter cannot be understood.
+    #[error("{field}: expected {expected}")]
+    Request {
+        /// The header or parameter.
+        field: String,
+        /// What was expected of it.
+        expected: String,
+    },
+    /// A limit is exceeded. The producer must send less at once.
+    #[error("{what} exceeds the limit of {limit}")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// The limit, in the unit that `what` names.
+        limit: usize,
+    },
+    /// A content type, charset or encoding that is not spoken here.
+    #[error("{what}: expected {expected}")]
+    Unsupported {
+        /// Which header.
+        what: &'static str,
+        /// What is understood.
+        expected: &'static str,
+    },
+    /// The client went away or sent too slowly before its request was whole.
+    #[error("the body did not arrive in time")]
+    Slow,
+    /// No route matched, and the configuration refuses such events.
+    #[error("none of the {} routes matches this event", .routes.len())]
+    Unmatched {
+        /// The routes that were tried.
+        routes: Vec<String>,
+    },
+    /// A route's condition failed on this event.
+    #[error("route {route}: {reason}")]
+    RouteFailed {
+        /// The route.
+        route: String,
+        /// Why its condition has no answer.
+        reason: String,
+    },
+    /// The same source and id was accepted before with another fingerprint. Nothing was stored.
+    #[error("this source and id was accepted before with other content, as {first}")]
+    Conflict {
+        /// The first acceptance.
+        first: Position,
+    },
+    /// The same source and id stands twice in the batch with different fingerprints.
+    #[error("the same source and id stands earlier in the batch with other content, at index {first}")]
+    ConflictInBatch {
+        /// Index of the earlier one.
+        first: usize,
+    },
+    /// More waits to be stored than the queue may hold. Come back.
+    #[error("more events are waiting to be stored than the queue holds")]
+    Busy {
+        /// When.
+        retry_after: Duration,
+    },
+    /// Less space is free than must stay free. Come back when there is more.
+    #[error("less disk space is free than store.min_free asks for")]
+    NoSpace {
+        /// When.
+        retry_after: Duration,
+    },
+    /// The store cannot accept right now. Come back.
+    #[error("the store cannot accept right now: {reason}")]
+    Unavailable {
+        /// Why, without paths.
+        reason: String,
+        /// When.
+        retry_after: Duration,
+    },
+    /// The server is stopping. Come back, perhaps elsewhere.
+    #[error("the server is stopping")]
+    Stopping {
+        /// When.
+        retry_after: Duration,
+    },
+}
+
+impl Refusal {
+    pub(crate) fn invalid(field: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self::Invalid { field: field.into(), expected: expected.into() }
+    }
+
+    pub(crate) fn request(field: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self::Request { field: field.into(), expected: expected.into() }
+    }
+
+    pub(crate) fn malformed(offset: usize, expected: impl Into<String>) -> Self {
+        Self::Malformed { offset, expected: expected.into() }
+    }
+}
+
+impl From<InvalidEvent> for Refusal {
+    fn from(invalid: InvalidEvent) -> Self {
+        Self::invalid(invalid.field, invalid.expected)
+    }
+}
+
+/// A refusal and which event of a batch it concerns.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{refusal}")]
+pub struct Refused {
+    /// Index in the batch, from 0; `None` for a single event or the request as a whole.
+    pub index: Option<usize>,
+    /// Why.
+    pub refusal: Refusal,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self { index: None, refusal }
+    }
+}
+
+impl Refusal {
+    /// The same for the event at `index` of a batch.
+    pub(crate) fn at(self, index: usize) -> Refused {
+        Refused { index: Some(index), refusal: self }
+    }
+}
