@@ -3,6 +3,8 @@
 
 pub mod clock;
 pub mod config;
+pub mod http;
+pub mod ingest;
 pub mod sink;
 pub mod telemetry;
 

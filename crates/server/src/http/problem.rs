@@ -27,7 +27,7 @@ pub enum ProblemType {
     UnsupportedMedia,
     /// No route wants the event.
     NoRoute,
-    /// A route's condition could not be evaluated.
+    /// The condition of a route or key rule could not be evaluated.
     RouteFailed,
     /// The same source and id was accepted with other content.
     EventConflict,
@@ -47,8 +47,6 @@ pub enum ProblemType {
     Unavailable,
     /// The server is stopping.
     Stopping,
-    /// The client was too slow or stopped sending.
-    RequestTimeout,
     /// Nothing of that name.
     NotFound,
     /// The path exists, the method does not.
@@ -59,7 +57,7 @@ pub enum ProblemType {
 
 impl ProblemType {
     /// Every type, in the order of the index page.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 19] = [
         Self::InvalidRequest,
         Self::MalformedBody,
         Self::InvalidEvent,
@@ -76,7 +74,6 @@ impl ProblemType {
         Self::NoSpace,
         Self::Unavailable,
         Self::Stopping,
-        Self::RequestTimeout,
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::Internal,
@@ -101,7 +98,6 @@ impl ProblemType {
             Self::NoSpace => "no-space",
             Self::Unavailable => "unavailable",
             Self::Stopping => "stopping",
-            Self::RequestTimeout => "request-timeout",
             Self::NotFound => "not-found",
             Self::MethodNotAllowed => "method-not-allowed",
             Self::Internal => "internal",
@@ -127,7 +123,6 @@ impl ProblemType {
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::TooManyFailures | Self::Busy => StatusCode::TOO_MANY_REQUESTS,
             Self::NoSpace | Self::Unavailable | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
-            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
@@ -143,7 +138,7 @@ impl ProblemType {
             Self::TooLarge => "The request exceeds a limit",
             Self::UnsupportedMedia => "The body's type or encoding is not supported",
             Self::NoRoute => "No route wants this event",
-            Self::RouteFailed => "A route's condition cannot be decided for this event",
+            Self::RouteFailed => "A condition cannot be decided for this event",
             Self::EventConflict => "This id was used before for another event",
             Self::StateConflict => "The state of the thing does not allow this",
             Self::Unauthenticated => "A valid token is needed",
@@ -153,7 +148,6 @@ impl ProblemType {
             Self::NoSpace => "Too little disk space is free",
             Self::Unavailable => "The store cannot accept right now",
             Self::Stopping => "The server is stopping",
-            Self::RequestTimeout => "The request took too long to arrive",
             Self::NotFound => "There is no such thing",
             Self::MethodNotAllowed => "The method is not allowed here",
             Self::Internal => "The server failed",
@@ -234,10 +228,16 @@ impl Problem {
         let mut response = http::Response::new(B::from(self.to_json()));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         if let Some(wait) = self.retry_after {
             // Rounded up: coming back too early would be refused again.
-            headers.insert(RETRY_AFTER, HeaderValue::from(wait.as_millis().div_ceil(1000) as u64));
+            headers.insert(
+                RETRY_AFTER,
+                HeaderValue::from(wait.as_millis().div_ceil(1000) as u64),
+            );
         }
         if self.kind == ProblemType::Unauthenticated {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -279,15 +279,19 @@ impl From<Refusal> for Problem {
                 Self::new(ProblemType::TooLarge, detail).with("limit", limit)
             }
             Refusal::Unsupported { .. } => Self::new(ProblemType::UnsupportedMedia, detail),
-            Refusal::Slow => Self::new(ProblemType::RequestTimeout, detail),
+            Refusal::Cut => Self::new(ProblemType::MalformedBody, detail),
             Refusal::Unmatched { routes } => {
                 Self::new(ProblemType::NoRoute, detail).with("routes", routes)
             }
             Refusal::RouteFailed { route, .. } => {
                 Self::new(ProblemType::RouteFailed, detail).with("route", route)
             }
-            Refusal::Conflict { first } => Self::new(ProblemType::EventConflict, detail)
-                .with("position", first.to_string()),
+            Refusal::KeyFailed { rule, .. } => {
+                Self::new(ProblemType::RouteFailed, detail).with("key_rule", rule)
+            }
+            Refusal::Conflict { first } => {
+                Self::new(ProblemType::EventConflict, detail).with("position", first.to_string())
+            }
             Refusal::ConflictInBatch { first } => {
                 Self::new(ProblemType::EventConflict, detail).with("first_index", first)
             }

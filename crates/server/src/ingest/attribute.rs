@@ -5,15 +5,7 @@ use std::borrow::Cow;
 use wayhold_model::limits::EXTENSION_NAME_BYTES_MAX;
 
 use super::Refusal;
-
-/// How attribute names outside `[a-z0-9]` are treated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Naming {
-    /// They are refused, as CloudEvents asks.
-    Strict,
-    /// Upper-case letters are lowered; some published producers send them.
-    Lenient,
-}
+use crate::config::ParseMode;
 
 /// An attribute's value on its way in, in the types that CloudEvents' JSON format tells apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +16,7 @@ pub(crate) enum Value<'a> {
 }
 
 /// The name under which an attribute is kept.
-pub(crate) fn name(name: Cow<'_, str>, naming: Naming) -> Result<Cow<'_, str>, Refusal> {
+pub(crate) fn name(name: Cow<'_, str>, mode: ParseMode) -> Result<Cow<'_, str>, Refusal> {
     if name.is_empty() || name.len() > EXTENSION_NAME_BYTES_MAX {
         return Err(Refusal::invalid(
             shown(&name),
@@ -35,7 +27,7 @@ pub(crate) fn name(name: Cow<'_, str>, naming: Naming) -> Result<Cow<'_, str>, R
     if name.bytes().all(legal) {
         return Ok(name);
     }
-    if naming == Naming::Lenient && name.bytes().all(|byte| legal(byte.to_ascii_lowercase())) {
+    if mode == ParseMode::Lenient && name.bytes().all(|byte| legal(byte.to_ascii_lowercase())) {
         return Ok(Cow::Owned(name.to_ascii_lowercase()));
     }
     Err(Refusal::invalid(
@@ -53,7 +45,10 @@ pub(crate) fn text(name: &str, value: &str) -> Result<(), Refusal> {
     if value.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
         return Ok(());
     }
-    match value.char_indices().find(|&(_, c)| c.is_control() || is_noncharacter(c)) {
+    match value
+        .char_indices()
+        .find(|&(_, c)| c.is_control() || is_noncharacter(c))
+    {
         None => Ok(()),
         Some((offset, c)) => Err(Refusal::invalid(
             name,
@@ -67,14 +62,17 @@ pub(crate) fn text(name: &str, value: &str) -> Result<(), Refusal> {
 
 /// An RFC 3339 date-time.
 pub(crate) fn time(value: &str) -> Result<(), Refusal> {
-    is_rfc3339(value.as_bytes()).then_some(()).ok_or_else(|| {
-        Refusal::invalid("time", "an RFC 3339 time such as 2026-01-31T12:00:00Z")
-    })
+    is_rfc3339(value.as_bytes())
+        .then_some(())
+        .ok_or_else(|| Refusal::invalid("time", "an RFC 3339 time such as 2026-01-31T12:00:00Z"))
 }
 
 /// A name as an error may show it: bounded, and without control characters.
 fn shown(name: &str) -> String {
-    name.chars().take(EXTENSION_NAME_BYTES_MAX).flat_map(char::escape_default).collect()
+    name.chars()
+        .take(EXTENSION_NAME_BYTES_MAX)
+        .flat_map(char::escape_default)
+        .collect()
 }
 
 fn is_noncharacter(c: char) -> bool {
@@ -86,7 +84,8 @@ fn is_noncharacter(c: char) -> bool {
 fn is_rfc3339(text: &[u8]) -> bool {
     let number = |from: usize, to: usize| -> Option<u32> {
         text.get(from..to)?.iter().try_fold(0, |value, &byte| {
-            byte.is_ascii_digit().then(|| value * 10 + u32::from(byte - b'0'))
+            byte.is_ascii_digit()
+                .then(|| value * 10 + u32::from(byte - b'0'))
         })
     };
     let byte = |at: usize| text.get(at).copied().unwrap_or_default();
@@ -117,7 +116,10 @@ fn is_rfc3339(text: &[u8]) -> bool {
     if byte(end) == b'.' {
         end += 1;
         let fraction = text.get(end..).unwrap_or_default();
-        let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let digits = fraction
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count();
         if digits == 0 {
             return false;
         }
@@ -171,15 +173,18 @@ mod tests {
 
     #[test]
     fn names_are_lower_case_letters_and_digits() {
-        let keep = |text: &'static str, naming| name(text.into(), naming).ok();
-        assert_eq!(keep("traceparent", Naming::Strict).as_deref(), Some("traceparent"));
-        assert_eq!(keep("subscriptionReference", Naming::Strict), None);
+        let keep = |text: &'static str, mode| name(text.into(), mode).ok();
         assert_eq!(
-            keep("subscriptionReference", Naming::Lenient).as_deref(),
+            keep("traceparent", ParseMode::Strict).as_deref(),
+            Some("traceparent")
+        );
+        assert_eq!(keep("subscriptionReference", ParseMode::Strict), None);
+        assert_eq!(
+            keep("subscriptionReference", ParseMode::Lenient).as_deref(),
             Some("subscriptionreference")
         );
         for never in ["", "a-b", "a_b", "a.b", "a b", "é", "a\u{1b}"] {
-            assert_eq!(keep(never, Naming::Lenient), None, "{never}");
+            assert_eq!(keep(never, ParseMode::Lenient), None, "{never}");
         }
     }
 
@@ -188,7 +193,15 @@ mod tests {
         for yes in ["a", "Euro € 😀", "\u{fffd}"] {
             assert_eq!(text("subject", yes), Ok(()));
         }
-        for no in ["", "a\0", "\u{85}", "\u{7f}", "\u{fdd0}", "\u{fffe}", "\u{10ffff}"] {
+        for no in [
+            "",
+            "a\0",
+            "\u{85}",
+            "\u{7f}",
+            "\u{fdd0}",
+            "\u{fffe}",
+            "\u{10ffff}",
+        ] {
             assert!(text("subject", no).is_err(), "{no:?}");
         }
     }

@@ -25,9 +25,12 @@ pub(crate) fn read<'a>(
     let mut draft = Draft::default();
     each_attribute(headers, |name, value| {
         if name == "datacontenttype" {
-            return Err(Refusal::request("ce-datacontenttype", "Content-Type in its place"));
+            return Err(Refusal::request(
+                "ce-datacontenttype",
+                "Content-Type in its place",
+            ));
         }
-        draft.set(name.into(), Value::Text(value), reading.naming)
+        draft.set(name.into(), Value::Text(value), reading.mode)
     })?;
     draft.require_cloudevent()?;
     if let Some(content_type) = content_type(headers)? {
@@ -59,7 +62,9 @@ pub(crate) fn each_attribute<'a>(
 pub(crate) fn content_type(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let refused = || Refusal::request("content-type", "one media type in ASCII");
     let mut values = headers.get_all(CONTENT_TYPE).iter();
-    let Some(value) = values.next() else { return Ok(None) };
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
     let value = value.to_str().map_err(|_not_ascii| refused())?.trim();
     if values.next().is_some() {
         return Err(refused());
@@ -80,9 +85,13 @@ fn decoded(value: &[u8]) -> Result<Cow<'_, str>, &'static str> {
     }
     let not_utf8 = "percent-encoded UTF-8";
     match unquoted {
-        Cow::Borrowed(bytes) => percent_decode(bytes).decode_utf8().map_err(|_invalid| not_utf8),
+        Cow::Borrowed(bytes) => percent_decode(bytes)
+            .decode_utf8()
+            .map_err(|_invalid| not_utf8),
         Cow::Owned(bytes) => {
-            let text = percent_decode(&bytes).decode_utf8().map_err(|_invalid| not_utf8)?;
+            let text = percent_decode(&bytes)
+                .decode_utf8()
+                .map_err(|_invalid| not_utf8)?;
             Ok(Cow::Owned(text.into_owned()))
         }
     }
@@ -106,11 +115,15 @@ fn unquoted(inner: &[u8]) -> Result<Cow<'_, [u8]>, &'static str> {
 }
 
 fn escapes_are_whole(bytes: &[u8]) -> bool {
-    bytes.iter().enumerate().filter(|&(_, &byte)| byte == b'%').all(|(at, _)| {
-        bytes
-            .get(at + 1..at + 3)
-            .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-    })
+    bytes
+        .iter()
+        .enumerate()
+        .filter(|&(_, &byte)| byte == b'%')
+        .all(|(at, _)| {
+            bytes
+                .get(at + 1..at + 3)
+                .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+        })
 }
 
 #[cfg(test)]

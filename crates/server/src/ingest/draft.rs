@@ -7,8 +7,9 @@ use bytes::Bytes;
 use wayhold_model::EventParts;
 use wayhold_model::limits::EXTENSIONS_MAX;
 
-use super::attribute::{self, Naming, Value};
+use super::attribute::{self, Value};
 use super::{Refusal, trace};
+use crate::config::ParseMode;
 
 /// Attributes read so far; borrows from the request where it can.
 #[derive(Debug, Default)]
@@ -37,9 +38,9 @@ impl<'a> Draft<'a> {
         &mut self,
         name: Cow<'a, str>,
         value: Value<'a>,
-        naming: Naming,
+        mode: ParseMode,
     ) -> Result<(), Refusal> {
-        let name = attribute::name(name, naming)?;
+        let name = attribute::name(name, mode)?;
         if self.absent.contains(&name) {
             return Err(twice(&name));
         }
@@ -72,8 +73,12 @@ impl<'a> Draft<'a> {
 
     /// Takes an attribute that is present as `null`: it counts as absent, and may not come again, since
     /// one reader would then see it and another not.
-    pub(crate) fn set_absent(&mut self, name: Cow<'a, str>, naming: Naming) -> Result<(), Refusal> {
-        let name = attribute::name(name, naming)?;
+    pub(crate) fn set_absent(
+        &mut self,
+        name: Cow<'a, str>,
+        mode: ParseMode,
+    ) -> Result<(), Refusal> {
+        let name = attribute::name(name, mode)?;
         if self.is_set(&name) || self.absent.contains(&name) {
             return Err(twice(&name));
         }
@@ -94,7 +99,10 @@ impl<'a> Draft<'a> {
             "time" => !self.time.is_empty(),
             "datacontenttype" => !self.content_type.is_empty(),
             "dataschema" => !self.dataschema.is_empty(),
-            _ => self.extension_names.iter().any(|extension| extension == name),
+            _ => self
+                .extension_names
+                .iter()
+                .any(|extension| extension == name),
         }
     }
 
@@ -116,7 +124,8 @@ impl<'a> Draft<'a> {
         if self.extension_names.len() == EXTENSIONS_MAX {
             return Err(too_many());
         }
-        self.extensions.push(if self.extensions.is_empty() { '{' } else { ',' });
+        self.extensions
+            .push(if self.extensions.is_empty() { '{' } else { ',' });
         self.extensions.push('"');
         self.extensions.push_str(&name);
         self.extensions.push_str("\":");
@@ -126,7 +135,9 @@ impl<'a> Draft<'a> {
                 push_json_string(&mut self.extensions, text);
             }
             Value::Integer(number) => self.extensions.push_str(&number.to_string()),
-            Value::Boolean(flag) => self.extensions.push_str(if *flag { "true" } else { "false" }),
+            Value::Boolean(flag) => self
+                .extensions
+                .push_str(if *flag { "true" } else { "false" }),
         }
         self.extension_names.push(name);
         Ok(())
@@ -135,7 +146,11 @@ impl<'a> Draft<'a> {
     /// Takes the trace context that came beside the event, where the event has none of its own.
     pub(crate) fn set_trace(&mut self, trace: Option<&trace::Context>) -> Result<(), Refusal> {
         let Some(trace) = trace else { return Ok(()) };
-        if self.extension_names.iter().any(|name| name == "traceparent") {
+        if self
+            .extension_names
+            .iter()
+            .any(|name| name == "traceparent")
+        {
             return Ok(());
         }
         let text = |text: &str| Value::Text(Cow::Owned(text.to_owned()));
@@ -156,7 +171,12 @@ impl<'a> Draft<'a> {
 
     /// All of it, for key rules and for making the event.
     pub(crate) fn parts(&mut self) -> EventParts<'_> {
-        if self.extensions.as_bytes().last().is_some_and(|&last| last != b'}') {
+        if self
+            .extensions
+            .as_bytes()
+            .last()
+            .is_some_and(|&last| last != b'}')
+        {
             self.extensions.push('}');
         }
         EventParts {
@@ -175,7 +195,10 @@ impl<'a> Draft<'a> {
 }
 
 fn too_many() -> Refusal {
-    Refusal::invalid("extensions", format!("at most {EXTENSIONS_MAX} extension attributes"))
+    Refusal::invalid(
+        "extensions",
+        format!("at most {EXTENSIONS_MAX} extension attributes"),
+    )
 }
 
 fn twice(name: &str) -> Refusal {

@@ -8,15 +8,16 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use wayhold_model::event::is_json;
 
-use super::attribute::{Naming, Value};
+use super::attribute::Value;
 use super::draft::Draft;
 use super::json::{Kind, Raw, Scanner};
 use super::{Refusal, Refused, json};
+use crate::config::ParseMode;
 
 /// How a text is read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
-    pub(crate) naming: Naming,
+    pub(crate) mode: ParseMode,
     /// Most levels of JSON, the envelope's own included.
     pub(crate) depth_max: usize,
 }
@@ -69,12 +70,21 @@ pub(crate) fn read_batch<'a>(
     let mut scanner = Scanner::new(text, reading.depth_max.saturating_add(1));
     scanner.enter(b'[', "an array of events")?;
     let mut index = 0;
-    while scanner.advance(index == 0, b']').map_err(|fault| fault.at(index))? {
+    while scanner
+        .advance(index == 0, b']')
+        .map_err(|fault| fault.at(index))?
+    {
         if index == events_max {
             let what = "the number of events in the batch";
-            return Err(Refusal::TooLarge { what, limit: events_max }.into());
+            return Err(Refusal::TooLarge {
+                what,
+                limit: events_max,
+            }
+            .into());
         }
-        read(&mut scanner, reading, &Copy).and_then(&mut each).map_err(|fault| fault.at(index))?;
+        read(&mut scanner, reading, &Copy)
+            .and_then(&mut each)
+            .map_err(|fault| fault.at(index))?;
         index += 1;
     }
     scanner.end()?;
@@ -98,13 +108,16 @@ fn read<'a>(
         match name.as_ref() {
             "data" => once(&mut data, "data", value)?,
             "data_base64" => once(&mut base64, "data_base64", value)?,
-            _ => read_attribute(&mut draft, name, value, reading.naming)?,
+            _ => read_attribute(&mut draft, name, value, reading.mode)?,
         }
     }
     draft.require_cloudevent()?;
     draft.data = match (data, base64) {
         (Some(_), Some(_)) => {
-            return Err(Refusal::invalid("data_base64", "either data or data_base64"));
+            return Err(Refusal::invalid(
+                "data_base64",
+                "either data or data_base64",
+            ));
         }
         (Some(data), None) => plain_data(&mut draft, data, cut)?,
         (None, Some(base64)) => binary_data(base64)?,
@@ -117,7 +130,7 @@ fn read_attribute<'a>(
     draft: &mut Draft<'a>,
     name: Cow<'a, str>,
     value: Raw<'a>,
-    naming: Naming,
+    mode: ParseMode,
 ) -> Result<(), Refusal> {
     let value = match value.kind {
         Kind::String => Value::Text(value.unescaped()?),
@@ -126,12 +139,15 @@ fn read_attribute<'a>(
         })?),
         Kind::True => Value::Boolean(true),
         Kind::False => Value::Boolean(false),
-        Kind::Null => return draft.set_absent(name, naming),
+        Kind::Null => return draft.set_absent(name, mode),
         Kind::Object | Kind::Array => {
-            return Err(Refusal::invalid(name, "a string, a boolean or an integer of 32 bits"));
+            return Err(Refusal::invalid(
+                name,
+                "a string, a boolean or an integer of 32 bits",
+            ));
         }
     };
-    draft.set(name, value, naming)
+    draft.set(name, value, mode)
 }
 
 fn once<'a>(slot: &mut Option<Raw<'a>>, name: &str, value: Raw<'a>) -> Result<(), Refusal> {
@@ -166,7 +182,9 @@ fn binary_data(base64: Raw<'_>) -> Result<Bytes, Refusal> {
         Kind::Null => Ok(Bytes::new()),
         Kind::String => {
             let text = base64.unescaped()?;
-            let bytes = STANDARD.decode(text.as_bytes()).map_err(|_not_base64| refused())?;
+            let bytes = STANDARD
+                .decode(text.as_bytes())
+                .map_err(|_not_base64| refused())?;
             Ok(Bytes::from(bytes))
         }
         Kind::Number | Kind::True | Kind::False | Kind::Object | Kind::Array => Err(refused()),

@@ -36,11 +36,16 @@ impl<'a> Raw<'a> {
     pub(crate) fn unescaped(self) -> Result<Cow<'a, str>, Refusal> {
         if self.text.contains('\\') {
             // The grammar was checked, so what remains is a surrogate without its pair.
-            return serde_json::from_str(self.text).map(Cow::Owned).map_err(|_not_text| {
-                Refusal::malformed(self.offset, "a string whose escapes are Unicode text")
-            });
+            return serde_json::from_str(self.text)
+                .map(Cow::Owned)
+                .map_err(|_not_text| {
+                    Refusal::malformed(self.offset, "a string whose escapes are Unicode text")
+                });
         }
-        let inner = self.text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+        let inner = self
+            .text
+            .strip_prefix('"')
+            .and_then(|text| text.strip_suffix('"'));
         Ok(Cow::Borrowed(inner.unwrap_or_default()))
     }
 }
@@ -69,7 +74,12 @@ pub(crate) struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     pub(crate) fn new(text: &'a str, depth_max: usize) -> Self {
-        Self { text, at: 0, entered: 0, depth_max: depth_max.min(DEPTH_MAX) }
+        Self {
+            text,
+            at: 0,
+            entered: 0,
+            depth_max: depth_max.min(DEPTH_MAX),
+        }
     }
 
     /// Where the next value begins.
@@ -200,7 +210,9 @@ impl<'a> Scanner<'a> {
         self.at += 1;
         loop {
             let rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
-            let Some(plain) = rest.iter().position(|&byte| matches!(byte, b'"' | b'\\' | 0..0x20))
+            let Some(plain) = rest
+                .iter()
+                .position(|&byte| matches!(byte, b'"' | b'\\' | 0..0x20))
             else {
                 self.at = self.text.len();
                 return self.expected("a closing quote");
@@ -281,7 +293,11 @@ impl<'a> Scanner<'a> {
 
     fn raw(&self, start: usize, kind: Kind) -> Raw<'a> {
         // Both ends stand beside ASCII, so they are character boundaries.
-        Raw { text: self.text.get(start..self.at).unwrap_or_default(), offset: start, kind }
+        Raw {
+            text: self.text.get(start..self.at).unwrap_or_default(),
+            offset: start,
+            kind,
+        }
     }
 
     fn peek(&self) -> Option<u8> {
@@ -305,7 +321,10 @@ impl<'a> Scanner<'a> {
     }
 
     fn too_deep<T>(&self) -> Result<T, Refusal> {
-        Err(Refusal::malformed(self.at, format!("at most {} levels of JSON", self.depth_max)))
+        Err(Refusal::malformed(
+            self.at,
+            format!("at most {} levels of JSON", self.depth_max),
+        ))
     }
 }
 

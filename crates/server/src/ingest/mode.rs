@@ -49,7 +49,8 @@ const LINES: [&str; 5] = [
 ];
 
 fn begins_with(text: &str, prefix: &str) -> bool {
-    text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    text.get(..prefix.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
 /// JSON is the only format of events spoken, and UTF-8 its only charset.
@@ -75,11 +76,27 @@ mod tests {
     #[test]
     fn the_mode_follows_from_the_headers() {
         for (content_type, specversion, expected) in [
-            ("application/cloudevents-batch+json", false, Some(Mode::Batch)),
-            ("Application/CloudEvents-Batch+JSON; charset=UTF-8", true, Some(Mode::Batch)),
+            (
+                "application/cloudevents-batch+json",
+                false,
+                Some(Mode::Batch),
+            ),
+            (
+                "Application/CloudEvents-Batch+JSON; charset=UTF-8",
+                true,
+                Some(Mode::Batch),
+            ),
             ("application/cloudevents-batch+xml", false, None),
-            ("application/cloudevents+json", false, Some(Mode::Structured)),
-            ("APPLICATION/CLOUDEVENTS+JSON; Charset=\"utf-8\"", true, Some(Mode::Structured)),
+            (
+                "application/cloudevents+json",
+                false,
+                Some(Mode::Structured),
+            ),
+            (
+                "APPLICATION/CLOUDEVENTS+JSON; Charset=\"utf-8\"",
+                true,
+                Some(Mode::Structured),
+            ),
             ("application/cloudevents", false, Some(Mode::Structured)),
             ("application/cloudevents+avro", false, None),
             ("application/cloudevents+json; charset=latin1", false, None),
@@ -89,7 +106,11 @@ mod tests {
             ("application/x-ndjson", false, Some(Mode::Lines)),
             ("application/jsonl; charset=utf-8", false, Some(Mode::Lines)),
             ("application/json", false, Some(Mode::Plain)),
-            ("application/x-www-form-urlencoded", false, Some(Mode::Plain)),
+            (
+                "application/x-www-form-urlencoded",
+                false,
+                Some(Mode::Plain),
+            ),
             ("", false, Some(Mode::Plain)),
         ] {
             let mut headers = HeaderMap::new();

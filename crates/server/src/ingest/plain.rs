@@ -30,7 +30,7 @@ pub(crate) fn read<'a>(
     let mut draft = Draft::default();
     binary::each_attribute(headers, |name, value| match name {
         "key" => set_once(&mut draft.key, "key", value),
-        _ => draft.set(name.into(), Value::Text(value), reading.naming),
+        _ => draft.set(name.into(), Value::Text(value), reading.mode),
     })?;
     each_parameter(query, |name, value| {
         let slot = match name.as_ref() {
@@ -40,7 +40,11 @@ pub(crate) fn read<'a>(
             "subject" => &mut draft.subject,
             "key" => &mut draft.key,
             _ => {
-                let shown: String = name.chars().take(40).flat_map(char::escape_default).collect();
+                let shown: String = name
+                    .chars()
+                    .take(40)
+                    .flat_map(char::escape_default)
+                    .collect();
                 return Err(Refusal::request(shown, "type, id, source, subject or key"));
             }
         };
@@ -52,7 +56,10 @@ pub(crate) fn read<'a>(
     draft.content_type = json_type(headers, &body, reading)?;
     draft.data = body;
     if draft.kind.is_empty() {
-        return Err(Refusal::invalid("type", "?type=... or a ce-type header for plain JSON"));
+        return Err(Refusal::invalid(
+            "type",
+            "?type=... or a ce-type header for plain JSON",
+        ));
     }
     Ok(draft)
 }
@@ -61,22 +68,26 @@ pub(crate) fn read<'a>(
 pub(crate) fn make_id(clock: &dyn Clock, entropy: &dyn Entropy) -> String {
     let mut random = [0; 10];
     let words = [entropy.next(), entropy.next()];
-    for (byte, source) in random.iter_mut().zip(words.iter().flat_map(|word| word.to_le_bytes())) {
+    for (byte, source) in random
+        .iter_mut()
+        .zip(words.iter().flat_map(|word| word.to_le_bytes()))
+    {
         *byte = source;
     }
     let millis = clock.now().as_micros() / 1000;
-    Builder::from_unix_timestamp_millis(millis, &random).into_uuid().to_string()
+    Builder::from_unix_timestamp_millis(millis, &random)
+        .into_uuid()
+        .to_string()
 }
 
 /// Takes a value that may be given in two places, but not as two values.
-fn set_once<'a>(
-    slot: &mut Cow<'a, str>,
-    field: &str,
-    value: Cow<'a, str>,
-) -> Result<(), Refusal> {
+fn set_once<'a>(slot: &mut Cow<'a, str>, field: &str, value: Cow<'a, str>) -> Result<(), Refusal> {
     attribute::text(field, &value)?;
     if !slot.is_empty() && *slot != value {
-        return Err(Refusal::request(field, "the same value wherever it is given"));
+        return Err(Refusal::request(
+            field,
+            "the same value wherever it is given",
+        ));
     }
     *slot = value;
     Ok(())
@@ -100,18 +111,29 @@ fn form_decoded(text: &str) -> Result<Cow<'_, str>, Refusal> {
         return Ok(Cow::Borrowed(text));
     }
     let spaced = text.replace('+', " ");
-    let decoded = percent_decode(spaced.as_bytes()).decode_utf8().map_err(refused)?;
+    let decoded = percent_decode(spaced.as_bytes())
+        .decode_utf8()
+        .map_err(refused)?;
     Ok(Cow::Owned(decoded.into_owned()))
 }
 
 /// The value of `Idempotency-Key`, with or without the quotes that its draft standard asks for.
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
-    let refused =
-        || Refusal::request("idempotency-key", "one value of 1 to 255 bytes in visible ASCII");
+    let refused = || {
+        Refusal::request(
+            "idempotency-key",
+            "one value of 1 to 255 bytes in visible ASCII",
+        )
+    };
     let mut values = headers.get_all("idempotency-key").iter();
-    let Some(value) = values.next() else { return Ok(None) };
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
     let value = value.to_str().map_err(|_not_ascii| refused())?;
-    let bare = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
+    let bare = value
+        .strip_prefix('"')
+        .and_then(|value| value.strip_suffix('"'))
+        .unwrap_or(value);
     let fits = (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&bare.len());
     if values.next().is_some() || !fits {
         return Err(refused());

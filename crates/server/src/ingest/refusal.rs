@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 use wayhold_model::{InvalidEvent, Position};
+use wayhold_store::AppendError;
+
+use crate::telemetry::metrics::Refusal as Reason;
 
 /// A refusal of one event, of a whole batch, or of the request that carries them.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -49,9 +52,9 @@ pub enum Refusal {
         /// What is understood.
         expected: &'static str,
     },
-    /// The client went away or sent too slowly before its request was whole.
-    #[error("the body did not arrive in time")]
-    Slow,
+    /// The body broke off, or its transfer coding is broken.
+    #[error("the body ended before it was whole")]
+    Cut,
     /// No route matched, and the configuration refuses such events.
     #[error("none of the {} routes matches this event", .routes.len())]
     Unmatched {
@@ -66,6 +69,14 @@ pub enum Refusal {
         /// Why its condition has no answer.
         reason: String,
     },
+    /// A key rule's condition failed on this event.
+    #[error("key rule {rule}: {reason}")]
+    KeyFailed {
+        /// The rule.
+        rule: String,
+        /// Why its condition has no answer.
+        reason: String,
+    },
     /// The same source and id was accepted before with another fingerprint. Nothing was stored.
     #[error("this source and id was accepted before with other content, as {first}")]
     Conflict {
@@ -73,7 +84,9 @@ pub enum Refusal {
         first: Position,
     },
     /// The same source and id stands twice in the batch with different fingerprints.
-    #[error("the same source and id stands earlier in the batch with other content, at index {first}")]
+    #[error(
+        "the same source and id stands earlier in the batch with other content, at index {first}"
+    )]
     ConflictInBatch {
         /// Index of the earlier one.
         first: usize,
@@ -108,15 +121,82 @@ pub enum Refusal {
 
 impl Refusal {
     pub(crate) fn invalid(field: impl Into<String>, expected: impl Into<String>) -> Self {
-        Self::Invalid { field: field.into(), expected: expected.into() }
+        Self::Invalid {
+            field: field.into(),
+            expected: expected.into(),
+        }
     }
 
     pub(crate) fn request(field: impl Into<String>, expected: impl Into<String>) -> Self {
-        Self::Request { field: field.into(), expected: expected.into() }
+        Self::Request {
+            field: field.into(),
+            expected: expected.into(),
+        }
     }
 
     pub(crate) fn malformed(offset: usize, expected: impl Into<String>) -> Self {
-        Self::Malformed { offset, expected: expected.into() }
+        Self::Malformed {
+            offset,
+            expected: expected.into(),
+        }
+    }
+
+    /// What the store said, without the place in the batch.
+    pub(crate) fn from_append(error: AppendError) -> Refused {
+        // The store names a wait for all that waiting can mend.
+        let retry_after = error.retry_after().unwrap_or_default();
+        match error {
+            AppendError::Conflict { index, first } => Self::Conflict { first }.at(index),
+            AppendError::ConflictInBatch { index, first } => {
+                Self::ConflictInBatch { first }.at(index)
+            }
+            AppendError::Busy => Self::Busy { retry_after }.into(),
+            AppendError::NoSpace => Self::NoSpace { retry_after }.into(),
+            AppendError::Unavailable { reason } => Self::Unavailable {
+                reason,
+                retry_after,
+            }
+            .into(),
+            AppendError::Stopping => Self::Stopping { retry_after }.into(),
+        }
+    }
+
+    /// Whether the same event may be accepted later as it is.
+    pub fn is_temporary(&self) -> bool {
+        matches!(
+            self,
+            Self::Busy { .. }
+                | Self::NoSpace { .. }
+                | Self::Unavailable { .. }
+                | Self::Stopping { .. }
+        )
+    }
+
+    /// The same for the event at `index` of a batch.
+    pub(crate) fn at(self, index: usize) -> Refused {
+        Refused {
+            index: Some(index),
+            refusal: self,
+        }
+    }
+
+    /// Under which reason it is counted.
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            Self::Malformed { .. }
+            | Self::Invalid { .. }
+            | Self::Request { .. }
+            | Self::Unsupported { .. }
+            | Self::Cut => Reason::Malformed,
+            Self::TooLarge { .. } => Reason::TooLarge,
+            Self::Unmatched { .. } => Reason::Unmatched,
+            Self::RouteFailed { .. } | Self::KeyFailed { .. } => Reason::RouteFailed,
+            Self::Conflict { .. } | Self::ConflictInBatch { .. } => Reason::Conflict,
+            Self::Busy { .. } => Reason::Busy,
+            Self::NoSpace { .. } => Reason::NoSpace,
+            Self::Unavailable { .. } => Reason::Unavailable,
+            Self::Stopping { .. } => Reason::Stopping,
+        }
     }
 }
 
@@ -138,13 +218,9 @@ pub struct Refused {
 
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
-        Self { index: None, refusal }
-    }
-}
-
-impl Refusal {
-    /// The same for the event at `index` of a batch.
-    pub(crate) fn at(self, index: usize) -> Refused {
-        Refused { index: Some(index), refusal: self }
+        Self {
+            index: None,
+            refusal,
+        }
     }
 }

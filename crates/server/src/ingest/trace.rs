@@ -22,11 +22,21 @@ pub(crate) fn context(headers: &HeaderMap) -> Option<Context> {
     if parents.next().is_some() || !is_traceparent(parent) {
         return None;
     }
-    let states: Vec<_> =
-        headers.get_all("tracestate").iter().filter_map(|value| value.to_str().ok()).collect();
+    let states: Vec<_> = headers
+        .get_all("tracestate")
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .collect();
     let state = states.join(",");
-    let state = if state.len() > STATE_BYTES_MAX { String::new() } else { state };
-    Some(Context { parent: parent.to_owned(), state })
+    let state = if state.len() > STATE_BYTES_MAX {
+        String::new()
+    } else {
+        state
+    };
+    Some(Context {
+        parent: parent.to_owned(),
+        state,
+    })
 }
 
 /// `version-traceid-parentid-flags` in lower-case hex; ids of zeros and version `ff` are invalid, and
@@ -34,7 +44,9 @@ pub(crate) fn context(headers: &HeaderMap) -> Option<Context> {
 fn is_traceparent(text: &str) -> bool {
     let hex = |from: usize, to: usize| {
         text.get(from..to).filter(|field| {
-            field.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+            field
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         })
     };
     let dash = |at: usize| text.as_bytes().get(at) == Some(&b'-');
@@ -44,13 +56,7 @@ fn is_traceparent(text: &str) -> bool {
         Some("00") => text.len() == 55,
         Some(_) => text.len() == 55 || dash(55),
     };
-    length
-        && dash(2)
-        && id(3, 35)
-        && dash(35)
-        && id(36, 52)
-        && dash(52)
-        && hex(53, 55).is_some()
+    length && dash(2) && id(3, 35) && dash(35) && id(36, 52) && dash(52) && hex(53, 55).is_some()
 }
 
 #[cfg(test)]
@@ -68,7 +74,10 @@ mod tests {
             (valid.replacen("00", "ff", 1), false),
             (valid.to_uppercase(), false),
             (format!("00-{}-b7ad6b7169203331-01", "0".repeat(32)), false),
-            (format!("00-0af7651916cd43dd8448eb211c80319c-{}-01", "0".repeat(16)), false),
+            (
+                format!("00-0af7651916cd43dd8448eb211c80319c-{}-01", "0".repeat(16)),
+                false,
+            ),
             ("00-abc".to_owned(), false),
             (String::new(), false),
         ] {

@@ -1,0 +1,413 @@
+//! Accepting: what every event goes through, whatever mode it came in. Owns no state but the compiled
+//! rules; a crash before the store's commit leaves nothing, and after it everything.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use wayhold_model::key::KeyRules;
+use wayhold_model::route::Router;
+use wayhold_model::{
+    Clock, DestinationId, DestinationSet, Event, EventParts, Generation, Position, Sequence,
+    ShardId,
+};
+use wayhold_store::{NewEvent, Receipt, Store};
+
+use super::draft::Draft;
+use super::envelope::{self, Reading};
+use super::mode::Mode;
+use super::stream::Stream;
+use super::{Refusal, Refused, binary, json, plain, trace};
+use crate::clock::Entropy;
+use crate::config::{Config, DestinationName, Limits, Unmatched};
+use crate::telemetry::metrics::Metrics;
+
+/// What decides over events at the door, compiled from the configuration.
+pub struct Rules {
+    pub(crate) router: Router,
+    pub(crate) keys: KeyRules,
+    pub(crate) unmatched: Unmatched,
+    pub(crate) reading: Reading,
+    pub(crate) source: String,
+    pub(crate) limits: Limits,
+}
+
+impl Rules {
+    /// The rules of a configuration, over the durable ids that the catalogue gave to its destinations.
+    pub fn new(config: &Config, id_of: impl Fn(&DestinationName) -> DestinationId) -> Self {
+        Self {
+            router: config.router(id_of),
+            keys: config.keys.clone(),
+            unmatched: config.ingest.unmatched,
+            reading: Reading {
+                mode: config.ingest.mode,
+                depth_max: config.limits.json_depth,
+            },
+            source: config.ingest.source.clone(),
+            limits: config.limits.clone(),
+        }
+    }
+}
+
+/// One event that was accepted.
+#[derive(Clone, Debug)]
+pub struct Accepted {
+    /// The event as stored.
+    pub event: Arc<Event>,
+    /// Its receipt; `None` where no route wanted it and the configuration says to ignore such events.
+    pub receipt: Option<Receipt>,
+}
+
+/// An event that has passed every check but the store's.
+pub(crate) struct Admitted {
+    pub(crate) event: Arc<Event>,
+    /// `None`: accepted, but not to be stored.
+    pub(crate) destinations: Option<Arc<DestinationSet>>,
+    identified: bool,
+}
+
+/// Accepts events. A cheap handle; every way in shares it.
+#[derive(Clone)]
+pub struct Accept(Arc<Inner>);
+
+struct Inner {
+    door: Door,
+    rules: Rules,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    metrics: Arc<Metrics>,
+}
+
+/// Where admitted events go.
+enum Door {
+    Store(Store),
+    /// Nowhere: the whole way in but for the store, for benchmarks. Counts what it drops.
+    Nowhere(AtomicU64),
+}
+
+impl Accept {
+    /// Accepts into `store`.
+    pub fn new(
+        store: Store,
+        rules: Rules,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            door: Door::Store(store),
+            rules,
+            clock,
+            entropy,
+            metrics,
+        }))
+    }
+
+    /// Gives receipts for events that it drops: what the way in costs without a store, for benchmarks.
+    pub fn into_nowhere(
+        rules: Rules,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let door = Door::Nowhere(AtomicU64::new(0));
+        Self(Arc::new(Inner {
+            door,
+            rules,
+            clock,
+            entropy,
+            metrics,
+        }))
+    }
+
+    /// The bounds that whoever reads requests must keep.
+    pub fn limits(&self) -> &Limits {
+        &self.0.rules.limits
+    }
+
+    /// Accepts the one event of a request. Once it is with the store it is stored, even if the caller
+    /// drops this future.
+    ///
+    /// # Errors
+    /// Says why nothing was stored.
+    pub(crate) async fn one(
+        &self,
+        mode: Mode,
+        headers: &HeaderMap,
+        query: &str,
+        body: Bytes,
+    ) -> Result<Accepted, Refusal> {
+        let result = match self.read_one(mode, headers, query, body) {
+            Ok(admitted) => self.store_one(admitted).await,
+            Err(refusal) => Err(refusal),
+        };
+        result.inspect_err(|refusal| self.count_refused(refusal))
+    }
+
+    /// Accepts all events of a batch or none.
+    ///
+    /// # Errors
+    /// Says why, and which event is to blame where one is.
+    pub(crate) async fn batch(
+        &self,
+        headers: &HeaderMap,
+        query: &str,
+        body: Bytes,
+    ) -> Result<Vec<Accepted>, Refused> {
+        let result = match self.read_batch(headers, query, &body) {
+            Ok(admitted) => self.store_all(&admitted).await,
+            Err(refused) => Err(refused),
+        };
+        result.inspect_err(|refused| self.count_refused(&refused.refusal))
+    }
+
+    /// Accepts a stream of lines, each an event of its own.
+    ///
+    /// # Errors
+    /// When the request says what streams do not understand.
+    pub(crate) fn stream(&self, headers: &HeaderMap, query: &str) -> Result<Stream, Refusal> {
+        refuse_query(query).inspect_err(|refusal| self.count_refused(refusal))?;
+        Ok(Stream::new(self.clone(), trace::context(headers)))
+    }
+
+    /// Counts a refusal that never reached an event.
+    pub(crate) fn count_refused(&self, refusal: &Refusal) {
+        self.0.metrics.refused(refusal.reason()).inc();
+    }
+
+    fn read_one(
+        &self,
+        mode: Mode,
+        headers: &HeaderMap,
+        query: &str,
+        body: Bytes,
+    ) -> Result<Admitted, Refusal> {
+        let reading = self.0.rules.reading;
+        let trace = trace::context(headers);
+        if mode == Mode::Plain {
+            let draft = plain::read(headers, query, body, reading)?;
+            return self.admit_plain(draft, trace.as_ref());
+        }
+        refuse_query(query)?;
+        if mode == Mode::Binary {
+            return self.admit(binary::read(headers, body, reading)?, trace.as_ref());
+        }
+        let text = json::text(&body)?;
+        let draft = envelope::read_one(text, reading, &envelope::Share(&body))?;
+        self.admit(draft, trace.as_ref())
+    }
+
+    fn read_batch(
+        &self,
+        headers: &HeaderMap,
+        query: &str,
+        body: &[u8],
+    ) -> Result<Vec<Admitted>, Refused> {
+        refuse_query(query)?;
+        let rules = &self.0.rules;
+        let trace = trace::context(headers);
+        let mut admitted = Vec::new();
+        envelope::read_batch(
+            json::text(body)?,
+            rules.reading,
+            rules.limits.batch_events,
+            |draft| {
+                admitted.push(self.admit(draft, trace.as_ref())?);
+                Ok(())
+            },
+        )?;
+        Ok(admitted)
+    }
+
+    /// Reads one line of a stream.
+    pub(crate) fn read_line(
+        &self,
+        line: &[u8],
+        trace: Option<&trace::Context>,
+    ) -> Result<Admitted, Refusal> {
+        let text = json::text(line)?;
+        let draft = envelope::read_one(text, self.0.rules.reading, &envelope::Copy)?;
+        self.admit(draft, trace)
+    }
+
+    fn admit_plain(
+        &self,
+        mut draft: Draft<'_>,
+        trace: Option<&trace::Context>,
+    ) -> Result<Admitted, Refusal> {
+        let identified = !draft.id.is_empty();
+        if !identified {
+            draft.id = plain::make_id(&*self.0.clock, &*self.0.entropy).into();
+        }
+        if draft.source.is_empty() {
+            draft.source = self.0.rules.source.as_str().into();
+        }
+        let admitted = self.admit(draft, trace)?;
+        Ok(Admitted {
+            identified,
+            ..admitted
+        })
+    }
+
+    /// Gives the event its key and its destinations.
+    fn admit(
+        &self,
+        mut draft: Draft<'_>,
+        trace: Option<&trace::Context>,
+    ) -> Result<Admitted, Refusal> {
+        draft.set_trace(trace)?;
+        let rules = &self.0.rules;
+        let parts = draft.parts();
+        let key = rules
+            .keys
+            .key_of(&parts)
+            .map_err(|failure| Refusal::KeyFailed {
+                reason: failure.failure.to_string(),
+                rule: failure.rule,
+            })?;
+        let event = match key {
+            Some(key) => Event::new(&EventParts {
+                key: &key,
+                ..parts.clone()
+            })?,
+            None => Event::new(&parts)?,
+        };
+        let routed = rules
+            .router
+            .route(&event)
+            .map_err(|failure| Refusal::RouteFailed {
+                reason: failure.failure.to_string(),
+                route: failure.route,
+            })?;
+        let keep = routed.matched || rules.unmatched == Unmatched::Keep;
+        if !keep && rules.unmatched == Unmatched::Refuse {
+            let routes = rules
+                .router
+                .rules()
+                .iter()
+                .map(|rule| rule.name.clone())
+                .collect();
+            return Err(Refusal::Unmatched { routes });
+        }
+        Ok(Admitted {
+            event: Arc::new(event),
+            destinations: keep.then_some(routed.destinations),
+            identified: true,
+        })
+    }
+
+    async fn store_one(&self, admitted: Admitted) -> Result<Accepted, Refusal> {
+        let Some(new) = admitted.to_new() else {
+            self.0.metrics.events_ignored.inc();
+            return Ok(Accepted {
+                event: admitted.event,
+                receipt: None,
+            });
+        };
+        let receipts = self
+            .append(vec![new])
+            .await
+            .map_err(|refused| refused.refusal)?;
+        Ok(Accepted {
+            event: admitted.event,
+            receipt: receipts.first().copied(),
+        })
+    }
+
+    /// Stores all or none, and pairs each with its receipt.
+    pub(crate) async fn store_all(&self, admitted: &[Admitted]) -> Result<Vec<Accepted>, Refused> {
+        let mut accepted: Vec<_> = admitted
+            .iter()
+            .map(|admitted| Accepted {
+                event: Arc::clone(&admitted.event),
+                receipt: None,
+            })
+            .collect();
+        let mut places = Vec::with_capacity(admitted.len());
+        let mut events = Vec::with_capacity(admitted.len());
+        for (place, admitted) in admitted.iter().enumerate() {
+            if let Some(new) = admitted.to_new() {
+                places.push(place);
+                events.push(new);
+            }
+        }
+        let ignored = accepted.len() - events.len();
+        if !events.is_empty() {
+            let receipts = self
+                .append(events)
+                .await
+                .map_err(|refused| in_request(refused, &places))?;
+            for (place, receipt) in places.into_iter().zip(receipts) {
+                if let Some(accepted) = accepted.get_mut(place) {
+                    accepted.receipt = Some(receipt);
+                }
+            }
+        }
+        self.0.metrics.events_ignored.inc_by(ignored as u64);
+        Ok(accepted)
+    }
+
+    async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Receipt>, Refused> {
+        let receipts = match &self.0.door {
+            Door::Store(store) => store.append(events).await.map_err(Refusal::from_append)?,
+            Door::Nowhere(count) => events.iter().map(|_| nowhere(count)).collect(),
+        };
+        let duplicates = receipts.iter().filter(|receipt| receipt.duplicate).count() as u64;
+        self.0
+            .metrics
+            .events_accepted
+            .inc_by(receipts.len() as u64 - duplicates);
+        self.0.metrics.events_duplicate.inc_by(duplicates);
+        Ok(receipts)
+    }
+}
+
+impl Admitted {
+    fn to_new(&self) -> Option<NewEvent> {
+        Some(NewEvent {
+            event: Arc::clone(&self.event),
+            destinations: Arc::clone(self.destinations.as_ref()?),
+            identified: self.identified,
+        })
+    }
+}
+
+/// The store counts only what it was given; the producer counts what it sent.
+fn in_request(refused: Refused, places: &[usize]) -> Refused {
+    let place = |index: usize| places.get(index).copied().unwrap_or(index);
+    let refusal = match refused.refusal {
+        Refusal::ConflictInBatch { first } => Refusal::ConflictInBatch {
+            first: place(first),
+        },
+        other => other,
+    };
+    Refused {
+        index: refused.index.map(place),
+        refusal,
+    }
+}
+
+/// A query belongs to plain JSON; elsewhere it is a mistake that would otherwise pass in silence.
+fn refuse_query(query: &str) -> Result<(), Refusal> {
+    if query.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::request(
+        "query",
+        "none: CloudEvents carry their attributes themselves",
+    ))
+}
+
+fn nowhere(count: &AtomicU64) -> Receipt {
+    let sequence = Sequence(count.fetch_add(1, Ordering::Relaxed));
+    let position = Position {
+        generation: Generation(1),
+        shard: ShardId(0),
+        sequence,
+    };
+    Receipt {
+        position,
+        duplicate: false,
+    }
+}

@@ -1,0 +1,26 @@
+//! The one way in: bytes and headers become events, events get their ordering key and their
+//! destinations, the store makes them durable, and each gets a receipt or a refusal. Knows nothing of
+//! HTTP answers (`api::events`) or connections (`http`). Modules in suggested reading order.
+
+mod accept;
+mod stream;
+
+mod mode;
+
+mod binary;
+mod envelope;
+mod plain;
+
+mod attribute;
+mod draft;
+mod json;
+mod trace;
+
+mod refusal;
+
+pub use accept::{Accept, Accepted, Rules};
+pub use refusal::{Refusal, Refused};
+pub use stream::Stream;
+
+pub(crate) use draft::push_json_string;
+pub(crate) use mode::{Mode, of as mode_of};

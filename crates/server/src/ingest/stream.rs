@@ -1,0 +1,199 @@
+//! A stream of lines (NDJSON), each an independent event. Lines are stored in slices, one after the
+//! other, so that memory stays bounded and order is kept. What was stored stays stored, whatever
+//! becomes of later lines.
+
+use super::accept::{Accept, Accepted, Admitted};
+use super::{Refusal, Refused, trace};
+
+/// What became of one line.
+pub type LineResult = Result<Accepted, Refusal>;
+
+/// Takes a stream's bytes and gives a result for each line, in order. Blank lines have none.
+pub struct Stream {
+    accept: Accept,
+    trace: Option<trace::Context>,
+    /// The beginning of a line whose end has not come.
+    partial: Vec<u8>,
+    /// Whether the line under way is too long: the rest of it is skipped.
+    skipping: bool,
+    /// Lines seen, blank ones included.
+    lines: usize,
+    slice: Vec<(usize, Result<Admitted, Refusal>)>,
+    slice_bytes: usize,
+    /// Set once the store had no room: whatever comes later is refused alike, because it must not
+    /// overtake what the producer has to send again.
+    refused: Option<Refusal>,
+}
+
+impl Stream {
+    pub(crate) fn new(accept: Accept, trace: Option<trace::Context>) -> Self {
+        Self {
+            accept,
+            trace,
+            partial: Vec::new(),
+            skipping: false,
+            lines: 0,
+            slice: Vec::new(),
+            slice_bytes: 0,
+            refused: None,
+        }
+    }
+
+    /// Takes the next bytes; `each` gets the number (from 1) and result of every line that was decided.
+    ///
+    /// # Errors
+    /// When the stream has more lines than a request may; none of the lines beyond is stored.
+    pub async fn feed(
+        &mut self,
+        bytes: &[u8],
+        mut each: impl FnMut(usize, LineResult),
+    ) -> Result<(), Refusal> {
+        let mut pieces = bytes.split(|&byte| byte == b'\n').peekable();
+        while let Some(piece) = pieces.next() {
+            let ends = pieces.peek().is_some();
+            self.take(piece, ends)?;
+            if self.slice_is_full() {
+                self.flush(&mut each).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The stream has ended: decides what is left.
+    ///
+    /// # Errors
+    /// As `feed`.
+    pub async fn finish(&mut self, mut each: impl FnMut(usize, LineResult)) -> Result<(), Refusal> {
+        let last = match self.partial.is_empty() && !self.skipping {
+            true => Ok(()),
+            false => self.take(b"", true),
+        };
+        self.flush(&mut each).await;
+        last
+    }
+
+    /// The stream broke off: the lines that were whole are decided, the one under way is not.
+    pub async fn cut(&mut self, mut each: impl FnMut(usize, LineResult)) {
+        self.flush(&mut each).await;
+    }
+
+    fn take(&mut self, piece: &[u8], ends: bool) -> Result<(), Refusal> {
+        let limit = self.accept.limits().slice_bytes;
+        if self.partial.len() + piece.len() > limit {
+            self.skipping = true;
+            self.partial.clear();
+        }
+        if !ends {
+            if !self.skipping {
+                self.partial.extend_from_slice(piece);
+            }
+            return Ok(());
+        }
+        let lines_max = self.accept.limits().ndjson_lines;
+        if self.lines == lines_max {
+            return Err(Refusal::TooLarge {
+                what: "the number of lines",
+                limit: lines_max,
+            });
+        }
+        self.lines += 1;
+        if std::mem::take(&mut self.skipping) {
+            let what = "the number of bytes of the line";
+            self.push(Err(Refusal::TooLarge { what, limit }), 0);
+            return Ok(());
+        }
+        if self.partial.is_empty() {
+            self.read(piece);
+        } else {
+            let mut line = std::mem::take(&mut self.partial);
+            line.extend_from_slice(piece);
+            self.read(&line);
+            line.clear();
+            self.partial = line;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, line: &[u8]) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        let result = match &self.refused {
+            Some(refusal) => Err(refusal.clone()),
+            None => self.accept.read_line(line, self.trace.as_ref()),
+        };
+        self.push(result, line.len());
+    }
+
+    fn push(&mut self, result: Result<Admitted, Refusal>, bytes: usize) {
+        self.slice.push((self.lines, result));
+        self.slice_bytes += bytes;
+    }
+
+    fn slice_is_full(&self) -> bool {
+        let limits = self.accept.limits();
+        self.slice.len() >= limits.slice_lines || self.slice_bytes >= limits.slice_bytes
+    }
+
+    /// Stores the slice and gives its lines' results, in order.
+    async fn flush(&mut self, each: &mut impl FnMut(usize, LineResult)) {
+        self.slice_bytes = 0;
+        let mut numbers = Vec::with_capacity(self.slice.len());
+        let mut admitted = Vec::with_capacity(self.slice.len());
+        for (line, result) in self.slice.drain(..) {
+            numbers.push((line, result.map(|event| admitted.push(event))));
+        }
+        let mut stored = self.store_each(&admitted).await.into_iter();
+        for (line, read) in numbers {
+            let result = match read {
+                Ok(()) => stored.next().unwrap_or(Err(Refusal::Cut)),
+                Err(refusal) => Err(refusal),
+            };
+            if let Err(refusal) = &result {
+                self.accept.count_refused(refusal);
+            }
+            each(line, result);
+        }
+    }
+
+    /// Stores events that are independent but must keep their order. The store takes all or none, so
+    /// what stands before a conflict is stored first, then the conflict stands first and is refused.
+    async fn store_each(&mut self, admitted: &[Admitted]) -> Vec<LineResult> {
+        let mut results = Vec::with_capacity(admitted.len());
+        let mut rest = admitted;
+        let mut take = rest.len();
+        while let Some((now, later)) = rest.split_at_checked(take)
+            && !rest.is_empty()
+        {
+            match self.accept.store_all(now).await {
+                Ok(accepted) => {
+                    results.extend(accepted.into_iter().map(Ok));
+                    rest = later;
+                }
+                Err(Refused {
+                    index: Some(0),
+                    refusal,
+                }) => {
+                    results.push(Err(refusal));
+                    rest = rest.get(1..).unwrap_or_default();
+                }
+                Err(Refused {
+                    index: Some(index), ..
+                }) => {
+                    take = index;
+                    continue;
+                }
+                Err(Refused {
+                    index: None,
+                    refusal,
+                }) => {
+                    results.extend(rest.iter().map(|_| Err(refusal.clone())));
+                    self.refused = Some(refusal).filter(Refusal::is_temporary);
+                    break;
+                }
+            }
+            take = rest.len();
+        }
+        results
+    }
+}
