@@ -231,9 +231,9 @@ impl Accept {
         self.admit(draft, trace)
     }
 
-    fn admit_plain(
-        &self,
-        mut draft: Draft<'_>,
+    fn admit_plain<'a>(
+        &'a self,
+        mut draft: Draft<'a>,
         trace: Option<&trace::Context>,
     ) -> Result<Admitted, Refusal> {
         let identified = !draft.id.is_empty();
