@@ -1,0 +1,149 @@
+//! One attempt on its way, as three types: prepared, sent, settled. Each can only become the next.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use wayhold_model::verdict::{RetryPolicy, Verdict};
+use wayhold_model::{Outcome, OutcomeKind, StoredEvent, Timestamp};
+use wayhold_store::AttemptRecord;
+
+use super::order::{History, Turn};
+
+/// Chosen, with its event at hand; not sent yet.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) event: Arc<StoredEvent>,
+    pub(super) history: History,
+    /// Whether it is the breaker's probe.
+    pub(super) probe: bool,
+}
+
+/// Handed to the sink.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) event: Arc<StoredEvent>,
+    pub(super) history: History,
+    pub(super) at: Instant,
+}
+
+/// Ended, and judged.
+#[derive(Debug)]
+pub(super) enum Settled {
+    /// The destination has it.
+    Delivered,
+    /// To be tried again.
+    Again {
+        /// In lane time.
+        at: Timestamp,
+        record: AttemptRecord,
+        after: History,
+    },
+    /// Given up.
+    Dead(AttemptRecord),
+}
+
+impl Prepared {
+    /// The turn with its event.
+    pub(super) fn new(turn: &Turn, event: Arc<StoredEvent>, probe: bool) -> Self {
+        Self { event, history: turn.history, probe }
+    }
+
+    /// Number of the attempt, from 1.
+    pub(super) fn number(&self) -> u32 {
+        self.history.attempts.saturating_add(1)
+    }
+
+    /// Handed to the sink at `at`.
+    pub(super) fn sent(self, at: Instant) -> Sent {
+        Sent { event: self.event, history: self.history, at }
+    }
+}
+
+impl Sent {
+    /// Number of the attempt, from 1.
+    pub(super) fn number(&self) -> u32 {
+        self.history.attempts.saturating_add(1)
+    }
+
+    /// What becomes of it: `now` is lane time, `wall` goes into the record.
+    pub(super) fn settle(
+        &self,
+        outcome: &Outcome,
+        policy: &RetryPolicy,
+        now: Timestamp,
+        wall: Timestamp,
+        entropy: u64,
+    ) -> Settled {
+        let number = self.number();
+        // A redrive gets the whole policy anew.
+        let before = self.history.letter.map_or(0, |redrive| redrive.attempts_before);
+        let verdict = policy.verdict(number.saturating_sub(before), outcome, now, entropy);
+        let Some(failure) = outcome.failure() else {
+            return Settled::Delivered;
+        };
+        let record = AttemptRecord {
+            number,
+            at: wall,
+            outcome: outcome.kind(),
+            status: failure.status,
+            reason: failure.reason.clone(),
+        };
+        match verdict {
+            Verdict::Settle => Settled::Delivered,
+            Verdict::DeadLetter => Settled::Dead(record),
+            Verdict::RetryAt(at) => Settled::Again {
+                at,
+                record,
+                after: History {
+                    attempts: number,
+                    after_unknown: outcome.kind() == OutcomeKind::Unknown,
+                    ..self.history
+                },
+            },
+        }
+    }
+}
+
+/// What a lane has in flight, found by the token that comes back with the outcome.
+#[derive(Debug, Default)]
+pub(super) struct Flight {
+    slots: Vec<Option<Sent>>,
+    free: Vec<usize>,
+}
+
+impl Flight {
+    /// Keeps an attempt; its token.
+    pub(super) fn insert(&mut self, sent: Sent) -> u64 {
+        let index = if let Some(index) = self.free.pop() {
+            if let Some(slot) = self.slots.get_mut(index) {
+                *slot = Some(sent);
+            }
+            index
+        } else {
+            self.slots.push(Some(sent));
+            self.slots.len() - 1
+        };
+        index as u64
+    }
+
+    /// Takes an attempt back; `None` for a token that is not in flight.
+    pub(super) fn remove(&mut self, token: u64) -> Option<Sent> {
+        let index = usize::try_from(token).ok()?;
+        let sent = self.slots.get_mut(index)?.take()?;
+        self.free.push(index);
+        Some(sent)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What is in flight, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Sent> {
+        self.slots.iter().flatten()
+    }
+}

@@ -1,0 +1,262 @@
+//! The dispatcher: starts a lane per destination and is the way to them. It holds no state of its own;
+//! run states live in the catalogue, everything else in the lanes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use tracing::{error, warn};
+use wayhold_model::{Clock, DestinationId, Position, StoredEvent};
+use wayhold_store::{CatalogError, DeadLetter, DestinationRecord, ReadError, RunState, Store};
+
+use super::lane::{Command, LaneTask, Parts};
+use super::snapshot::LaneSnapshot;
+use crate::clock::Entropy;
+use crate::config::DeliveryPolicy;
+use crate::sink::Sink;
+use crate::telemetry::metrics::Metrics;
+
+/// Most commands that wait for one lane: a lane looks up every few milliseconds, so a full queue means
+/// that the caller should wait.
+const COMMANDS_MAX: usize = 64;
+
+/// What the dispatcher is to serve: a destination of the catalogue, with policy and sink.
+pub struct Target {
+    /// The destination as the catalogue knows it.
+    pub record: DestinationRecord,
+    /// How deliveries are treated. For a retired destination, `DeliveryPolicy::default()` serves.
+    pub policy: DeliveryPolicy,
+    /// What speaks to it; `None` for a retired one, whose deliveries are held.
+    pub sink: Option<Arc<dyn Sink>>,
+}
+
+/// What lanes take from their surroundings.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// Where events lie.
+    pub store: Store,
+    /// What the process counts.
+    pub metrics: Arc<Metrics>,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness for jitter.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// Why an operator's wish was not carried out.
+#[derive(Debug, Error)]
+pub enum DispatchError {
+    /// No destination of that name; list them.
+    #[error("no destination is called {name:?}")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+    },
+    /// The catalogue did not take the change; nothing has changed.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// The server is stopping; ask its successor.
+    #[error("the server is stopping")]
+    Stopping,
+}
+
+/// The way to the lanes; a cheap handle.
+#[derive(Clone)]
+pub struct Dispatcher {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Store,
+    lanes: BTreeMap<DestinationId, LaneEntry>,
+    // Taken when the dispatcher stops.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+struct LaneEntry {
+    name: String,
+    commands: mpsc::Sender<Command>,
+}
+
+impl Dispatcher {
+    /// Starts a lane for every target on the current runtime. Blocking: it may read the disk.
+    ///
+    /// # Errors
+    /// When dead letters cannot be read; nothing was started then.
+    pub fn start(around: &Surroundings, targets: Vec<Target>) -> Result<Self, ReadError> {
+        let mut lanes = BTreeMap::new();
+        let mut tasks = JoinSet::new();
+        for Target { record, policy, sink } in targets {
+            let (commands, received) = mpsc::channel(COMMANDS_MAX);
+            lanes.insert(record.id, LaneEntry { name: record.name.clone(), commands });
+            let lane = LaneTask::new(Parts {
+                dead: dead_of(&around.store, &record)?,
+                reader: around.store.lane(record.id),
+                record,
+                policy,
+                sink,
+                metrics: Arc::clone(&around.metrics),
+                clock: Arc::clone(&around.clock),
+                entropy: Arc::clone(&around.entropy),
+                commands: received,
+            });
+            tasks.spawn(lane.run());
+        }
+        let store = around.store.clone();
+        Ok(Self { inner: Arc::new(Inner { store, lanes, tasks: Mutex::new(tasks) }) })
+    }
+
+    /// How a destination's lane is; `None` for a destination without one, and while the server stops.
+    pub async fn snapshot(&self, destination: DestinationId) -> Option<LaneSnapshot> {
+        let lane = self.inner.lanes.get(&destination)?;
+        let (reply, answer) = oneshot::channel();
+        lane.commands.send(Command::Inspect(reply)).await.ok()?;
+        let mut snapshot = answer.await.ok()?;
+        let store = self.inner.store.clone();
+        tokio::task::spawn_blocking(move || {
+            name_events(&store, &mut snapshot);
+            snapshot
+        })
+        .await
+        .ok()
+    }
+
+    /// All lanes, by destination.
+    pub async fn snapshots(&self) -> Vec<LaneSnapshot> {
+        let asked = self.inner.lanes.keys().map(|id| self.snapshot(*id));
+        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    /// The delivery that an event's delivery to this destination waits for: the earliest one of its key
+    /// that is in flight, failed or waiting before it. `None` when it waits for none.
+    pub async fn behind(&self, event: &StoredEvent, destination: DestinationId) -> Option<Position> {
+        let lane = self.inner.lanes.get(&destination)?;
+        let (reply, answer) = oneshot::channel();
+        let position = event.position;
+        let command = Command::AheadOf { position, key: event.key_hash?, reply };
+        lane.commands.send(command).await.ok()?;
+        answer.await.ok()?
+    }
+
+    /// Starts no more attempts at a destination until somebody resumes it; those in flight end. Durable
+    /// and audited when it returns.
+    ///
+    /// # Errors
+    /// When there is no such destination, or the catalogue cannot take the change.
+    pub async fn pause(
+        &self,
+        name: &str,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Result<DestinationRecord, DispatchError> {
+        self.set_run_state(name, RunState::Paused, by, reason).await
+    }
+
+    /// Ends a pause, or a destination's being disabled.
+    ///
+    /// # Errors
+    /// As `pause`; a retired destination cannot be resumed.
+    pub async fn resume(
+        &self,
+        name: &str,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Result<DestinationRecord, DispatchError> {
+        self.set_run_state(name, RunState::Running, by, reason).await
+    }
+
+    async fn set_run_state(
+        &self,
+        name: &str,
+        state: RunState,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Result<DestinationRecord, DispatchError> {
+        let found = self.inner.lanes.iter().find(|(_, lane)| lane.name == name);
+        let (id, lane) = found.ok_or_else(|| DispatchError::Unknown { name: name.to_owned() })?;
+        let (id, store) = (*id, self.inner.store.clone());
+        let (by, reason) = (by.to_owned(), reason.map(str::to_owned));
+        let change =
+            move || store.catalog().set_run_state(id, state, &by, reason.as_deref());
+        let changed = tokio::task::spawn_blocking(change).await;
+        let record = changed.map_err(|_cancelled| DispatchError::Stopping)??;
+        let (done, answer) = oneshot::channel();
+        let command = Command::Run { record: record.clone(), done };
+        lane.commands.send(command).await.map_err(|_closed| DispatchError::Stopping)?;
+        // The change holds; a lane that is ending meanwhile starts nothing anyway.
+        answer.await.ok();
+        Ok(record)
+    }
+
+    /// A dead letter is to be sent again, which the store has on record already. Without a lane for it
+    /// the next start takes it up.
+    pub async fn redrive(&self, letter: DeadLetter) {
+        self.tell(letter.destination, Command::Redrive(Box::new(letter))).await;
+    }
+
+    /// A dead letter was discarded, which the store has on record already: it holds its key no longer.
+    pub async fn discarded(&self, letter: &DeadLetter) {
+        let (position, key) = (letter.event.position, letter.event.key_hash);
+        self.tell(letter.destination, Command::Discarded { position, key }).await;
+    }
+
+    async fn tell(&self, destination: DestinationId, command: Command) {
+        if let Some(lane) = self.inner.lanes.get(&destination)
+            && lane.commands.send(command).await.is_err()
+        {
+            warn!(destination = lane.name, "the lane has stopped; the next start takes it up");
+        }
+    }
+
+    /// Stops all lanes: nothing new starts, what is in flight ends or stays pending, and everything
+    /// recorded is durable. A lane that needs much longer than `grace` is left behind.
+    pub async fn stop(&self, grace: Duration) {
+        let by = Instant::now() + grace;
+        for lane in self.inner.lanes.values() {
+            // A closed queue means that the lane has ended.
+            lane.commands.send(Command::Stop { by }).await.ok();
+        }
+        let mut tasks = {
+            let mut tasks = self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *tasks)
+        };
+        let all = async {
+            while let Some(ended) = tasks.join_next().await {
+                if let Err(error) = ended {
+                    error!(%error, "a lane ended by a panic");
+                }
+            }
+        };
+        if timeout_at(by + LATE_MAX, all).await.is_err() {
+            warn!(lanes = tasks.len(), "lanes did not stop in time; they are left behind");
+        }
+    }
+}
+
+/// How long after the grace lanes may take to make the last records durable.
+const LATE_MAX: Duration = Duration::from_secs(4);
+
+/// Positions and keys of a destination's dead letters, which may hold their keys.
+fn dead_of(
+    store: &Store,
+    record: &DestinationRecord,
+) -> Result<Vec<(Position, Option<u64>)>, ReadError> {
+    let _ = (store, record);
+    Ok(Vec::new())
+}
+
+/// Adds to a snapshot what only the events themselves tell. Blocking.
+fn name_events(store: &Store, snapshot: &mut LaneSnapshot) {
+    let look_up = |position: Option<Position>| store.event(position?).ok().flatten();
+    for blocked in &mut snapshot.blocked {
+        if let Some(event) = look_up(blocked.position).and_then(|found| found.event) {
+            blocked.key = event.event.key().map(str::to_owned);
+            blocked.event_id = Some(event.event.id().to_owned());
+        }
+    }
+    snapshot.oldest_accepted = look_up(snapshot.oldest).map(|found| found.accepted_at);
+}

@@ -1,0 +1,17 @@
+//! Delivery: one lane per destination takes what the store holds for it to its sink, in order per key.
+//! Lanes share no queue and no lock, so a bad destination delays no other. Modules in suggested reading
+//! order.
+
+pub mod dispatcher;
+pub mod snapshot;
+
+mod attempt;
+mod lane;
+mod order;
+mod pace;
+mod report;
+mod settle;
+mod steady;
+
+pub use dispatcher::{DispatchError, Dispatcher, Surroundings, Target};
+pub use snapshot::{BlockedKey, LaneSnapshot, LaneState, LastError};

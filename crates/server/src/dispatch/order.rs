@@ -1,0 +1,664 @@
+//! The order of one lane: which keys are in flight, which are blocked, and whose turn is next. Pure
+//! bookkeeping without IO or clock; the lane acts on what it says.
+//!
+//! Every delivery the lane reads is *offered*. It either gets its turn at once or is set aside behind its
+//! key. A turn ends in exactly one of `resolved`, `failed`, `dead_lettered` or `put_back`. A due time only
+//! wakes: what goes next within a key is decided by position, so a later event cannot overtake a failed
+//! one by being due earlier. Events without a key have no order and never wait for each other.
+//!
+//! A key costs constant memory: at most [`KEY_POSITIONS_MAX`] positions are remembered, of what lies
+//! beyond only where it begins and ends; the lane fetches it again (`Refill`) when its turn comes. After
+//! a restart the same structure grows again from what the store returns as unresolved.
+
+use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use wayhold_model::{Position, StoredEvent, Timestamp};
+use wayhold_store::Delivery;
+
+use crate::config::{OnDeadLetter, OnFailure};
+
+/// Most positions remembered of one key: enough that fetching again is rare for a key that is merely
+/// busy, and 10,000 blocked keys stay below 20 MiB.
+pub(super) const KEY_POSITIONS_MAX: usize = 64;
+
+/// Most bytes of event bodies kept with what is set aside, per lane, so that a busy key need not look
+/// each event up again. Beyond it only positions are kept.
+const KEPT_BYTES_MAX: usize = 8 << 20;
+
+/// What of a destination's policy concerns order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OrderPolicy {
+    pub(super) on_failure: OnFailure,
+    pub(super) on_dead_letter: OnDeadLetter,
+    pub(super) in_flight_per_key: u32,
+    /// Most blocked keys and waiting retries before the lane stops reading ahead.
+    pub(super) blocked_max: usize,
+}
+
+/// A delivery whose turn it is. It counts as in flight for its key until it is handed back.
+#[derive(Clone, Debug)]
+pub(super) struct Turn {
+    pub(super) position: Position,
+    pub(super) key: Option<u64>,
+    /// The body, where it was at hand.
+    pub(super) event: Option<Arc<StoredEvent>>,
+    pub(super) history: History,
+}
+
+/// What happened to a delivery before this turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct History {
+    /// Attempts made before.
+    pub(super) attempts: u32,
+    /// The dead letter that this turn redrives.
+    pub(super) letter: Option<Redrive>,
+    /// Whether the attempt before may have arrived all the same.
+    pub(super) after_unknown: bool,
+}
+
+/// The redrive of a dead letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Redrive {
+    /// The letter's number.
+    pub(super) letter: u64,
+    /// Attempts made before the redrive: it gets the whole retry policy anew.
+    pub(super) attempts_before: u32,
+}
+
+impl History {
+    /// Whether this turn is a first attempt.
+    pub(super) fn is_first(&self) -> bool {
+        self.attempts == 0 && self.letter.is_none()
+    }
+}
+
+/// Positions of a key to fetch again: unresolved ones in `(after, through]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refill {
+    pub(super) key: u64,
+    pub(super) after: Position,
+    pub(super) through: Position,
+}
+
+/// What comes of asking for the next set-aside delivery.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// This one.
+    Turn(Turn),
+    /// First fetch these; the key waits meanwhile.
+    Refill(Refill),
+    /// Nothing set aside may go now.
+    Nothing,
+}
+
+/// A key that waits for a failed or dead delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Blocked {
+    pub(super) key: u64,
+    /// The delivery that blocks; `None` while its next attempt is in flight.
+    pub(super) position: Option<Position>,
+    /// Whether it blocks as a dead letter that an operator must redrive or discard.
+    pub(super) held: bool,
+    pub(super) attempts: u32,
+    pub(super) retry_at: Option<Timestamp>,
+    /// Deliveries of the key that wait behind it and were read so far.
+    pub(super) waiting: u64,
+}
+
+/// The order keeper of one lane.
+#[derive(Debug)]
+pub(super) struct Order {
+    policy: OrderPolicy,
+    // Keys with something in flight or set aside. Key hashes are seeded XXH3 already.
+    keys: HashMap<u64, Key, BuildHasherDefault<HashedAlready>>,
+    // Failed deliveries without a key.
+    loose: BTreeMap<Position, Retry>,
+    alarms: BinaryHeap<Reverse<Alarm>>,
+    // Who may have a retry to send, and which keys may have a first attempt to send. Entries may be
+    // stale: each is judged when it is taken, and none is added without a retry or turn that ended.
+    due: VecDeque<Due>,
+    released: VecDeque<u64>,
+    burden: usize,
+    blocked: usize,
+    kept_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Key {
+    in_flight: u32,
+    // Of those in flight, attempts after the first.
+    retrying: u32,
+    // Failed, and not due yet; failed, and due.
+    sleeping: BTreeMap<Position, Retry>,
+    awake: BTreeMap<Position, Retry>,
+    // Not tried yet, in order; `beyond` follows after the last of them.
+    waiting: VecDeque<Waiting>,
+    waiting_count: u64,
+    beyond: Option<Beyond>,
+    refilling: bool,
+    // Dead letters that hold the key.
+    holds: Vec<Position>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    position: Position,
+    event: Option<Arc<StoredEvent>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Beyond {
+    after: Position,
+    through: Position,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    history: History,
+    at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Alarm {
+    at: Timestamp,
+    position: Position,
+    key: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    Key(u64),
+    Loose(Position),
+}
+
+impl Order {
+    pub(super) fn new(policy: OrderPolicy) -> Self {
+        Self {
+            policy,
+            keys: HashMap::default(),
+            loose: BTreeMap::new(),
+            alarms: BinaryHeap::new(),
+            due: VecDeque::new(),
+            released: VecDeque::new(),
+            burden: 0,
+            blocked: 0,
+            kept_bytes: 0,
+        }
+    }
+
+    /// Whether reading further ahead keeps memory within its bound.
+    pub(super) fn may_read_ahead(&self) -> bool {
+        self.burden < self.policy.blocked_max
+    }
+
+    /// Keys that wait for a failed or dead delivery.
+    pub(super) fn blocked_count(&self) -> usize {
+        self.blocked
+    }
+
+    /// A delivery as read, in reading order; `retry_at` in the lane's own time. Its turn if it may go now.
+    pub(super) fn offer(&mut self, delivery: Delivery, retry_at: Option<Timestamp>) -> Option<Turn> {
+        let Delivery { event, attempts, .. } = delivery;
+        let position = event.position;
+        let key = event.key_hash;
+        let history = History { attempts, ..History::default() };
+        if attempts > 0 || retry_at.is_some() {
+            let at = retry_at.unwrap_or(Timestamp::EPOCH);
+            self.sleep(position, key, Retry { history, at });
+            return None;
+        }
+        if let Some(hash) = key
+            && !self.admit(hash, &event)
+        {
+            return None;
+        }
+        Some(Turn { position, key, event: Some(event), history })
+    }
+
+    /// A first attempt of a key: takes it in flight, or sets it aside.
+    fn admit(&mut self, hash: u64, event: &Arc<StoredEvent>) -> bool {
+        let policy = self.policy;
+        let slot = match self.keys.entry(hash) {
+            Entry::Vacant(slot) => {
+                slot.insert(Key { in_flight: 1, ..Key::default() });
+                return true;
+            }
+            Entry::Occupied(slot) => slot,
+        };
+        if slot.get().is_open(policy) {
+            slot.into_mut().in_flight += 1;
+            return true;
+        }
+        let size = event.event.size();
+        let keep = self.kept_bytes + size <= KEPT_BYTES_MAX;
+        let body = keep.then(|| Arc::clone(event));
+        let kept = self.change(hash, |key| key.set_aside(event.position, body));
+        self.kept_bytes += if kept { size } else { 0 };
+        false
+    }
+
+    /// Wakes what is due. Call before asking for turns.
+    pub(super) fn wake(&mut self, now: Timestamp) {
+        while let Some(Reverse(alarm)) = self.alarms.peek().copied()
+            && alarm.at <= now
+        {
+            self.alarms.pop();
+            let Some(hash) = alarm.key else {
+                self.due.push_back(Due::Loose(alarm.position));
+                continue;
+            };
+            if let Some(key) = self.keys.get_mut(&hash) {
+                if let Some(retry) = key.sleeping.remove(&alarm.position) {
+                    key.awake.insert(alarm.position, retry);
+                }
+                self.due.push_back(Due::Key(hash));
+            }
+        }
+    }
+
+    /// When something sleeping is due next.
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        self.alarms.peek().map(|Reverse(alarm)| alarm.at)
+    }
+
+    /// The next retry or redrive whose turn it is.
+    pub(super) fn next_retry(&mut self) -> Next {
+        while let Some(due) = self.due.pop_front() {
+            let next = match due {
+                Due::Key(hash) => self.next_of(hash),
+                Due::Loose(position) => self.take_loose(position),
+            };
+            if !matches!(next, Next::Nothing) {
+                return next;
+            }
+        }
+        Next::Nothing
+    }
+
+    /// The next first attempt of a key that was set aside.
+    pub(super) fn next_released(&mut self) -> Next {
+        while let Some(hash) = self.released.pop_front() {
+            // Retries have their own share of the lane, see `next_retry`.
+            if self.keys.get(&hash).is_some_and(|key| !key.awake.is_empty()) {
+                self.due.push_back(Due::Key(hash));
+                continue;
+            }
+            let next = self.next_of(hash);
+            if !matches!(next, Next::Nothing) {
+                return next;
+            }
+        }
+        Next::Nothing
+    }
+
+    fn take_loose(&mut self, position: Position) -> Next {
+        let Some(retry) = self.loose.remove(&position) else {
+            return Next::Nothing;
+        };
+        self.burden -= 1;
+        Next::Turn(Turn { position, key: None, event: None, history: retry.history })
+    }
+
+    /// Whose turn it is within a key.
+    fn next_of(&mut self, hash: u64) -> Next {
+        if !self.keys.contains_key(&hash) {
+            return Next::Nothing;
+        }
+        let policy = self.policy;
+        let next = self.change(hash, |key| key.next(hash, policy));
+        if let Next::Turn(turn) = &next {
+            if let Some(event) = &turn.event {
+                self.kept_bytes -= event.event.size();
+            }
+            // With several in flight per key the next one may be free to go as well.
+            self.requeue(hash);
+        }
+        next
+    }
+
+    /// Lets a key's next one be judged, after something of it ended.
+    fn requeue(&mut self, hash: u64) {
+        let Some(key) = self.keys.get(&hash) else {
+            return;
+        };
+        if key.in_flight >= self.policy.in_flight_per_key {
+            return;
+        }
+        if !key.awake.is_empty() {
+            self.due.push_back(Due::Key(hash));
+        } else if !key.waiting.is_empty() || key.beyond.is_some() {
+            self.released.push_back(hash);
+        }
+    }
+
+    /// The turn's delivery is resolved and holds nothing.
+    pub(super) fn resolved(&mut self, key: Option<u64>, history: History) {
+        if let Some(hash) = key {
+            self.change(hash, |key| key.end_turn(history));
+            self.requeue(hash);
+        }
+    }
+
+    /// The turn's attempt failed and is repeated from `at` on; `history` is what led to it.
+    pub(super) fn failed(
+        &mut self,
+        position: Position,
+        key: Option<u64>,
+        history: History,
+        after: History,
+        at: Timestamp,
+    ) {
+        if let Some(hash) = key {
+            self.change(hash, |key| key.end_turn(history));
+        }
+        self.sleep(position, key, Retry { history: after, at });
+        if let Some(hash) = key {
+            self.requeue(hash);
+        }
+    }
+
+    /// The turn could not be taken (its event could not be read); it is tried again from `at` on.
+    pub(super) fn put_back(&mut self, turn: &Turn, at: Timestamp) {
+        self.failed(turn.position, turn.key, turn.history, turn.history, at);
+    }
+
+    /// The turn's delivery became a dead letter.
+    pub(super) fn dead_lettered(&mut self, position: Position, key: Option<u64>, history: History) {
+        if let Some(hash) = key
+            && self.policy.on_dead_letter == OnDeadLetter::Hold
+        {
+            self.change(hash, |key| key.holds.push(position));
+        }
+        self.resolved(key, history);
+    }
+
+    /// A dead letter from before the lane started, which holds its key where the policy says so.
+    pub(super) fn found_dead(&mut self, position: Position, key: Option<u64>) {
+        if let Some(hash) = key
+            && self.policy.on_dead_letter == OnDeadLetter::Hold
+        {
+            self.change(hash, |key| key.holds.push(position));
+        }
+    }
+
+    /// A dead letter is sent again, before anything of its key that was not sent yet.
+    pub(super) fn redrive(&mut self, position: Position, key: Option<u64>, redrive: Redrive) {
+        let history = History {
+            attempts: redrive.attempts_before,
+            letter: Some(redrive),
+            after_unknown: false,
+        };
+        let retry = Retry { history, at: Timestamp::EPOCH };
+        match key {
+            Some(hash) => {
+                self.change(hash, |key| {
+                    key.holds.retain(|held| *held != position);
+                    key.awake.insert(position, retry);
+                });
+                self.due.push_back(Due::Key(hash));
+            }
+            None => self.sleep(position, None, retry),
+        }
+    }
+
+    /// An operator discarded a dead letter: it holds its key no longer.
+    pub(super) fn discarded(&mut self, position: Position, key: Option<u64>) {
+        if let Some(hash) = key
+            && self.keys.contains_key(&hash)
+        {
+            self.change(hash, |key| key.holds.retain(|held| *held != position));
+            self.requeue(hash);
+        }
+    }
+
+    /// What a refill found: the next positions of the key, at most [`KEY_POSITIONS_MAX`].
+    pub(super) fn refilled(&mut self, refill: Refill, positions: Vec<Position>) {
+        self.change(refill.key, |key| key.refill(refill, positions));
+        self.requeue(refill.key);
+    }
+
+    /// A refill could not be read: it is asked for again from `at` on.
+    pub(super) fn refill_failed(&mut self, refill: Refill, at: Timestamp) {
+        self.change(refill.key, |key| key.refilling = false);
+        self.alarms.push(Reverse(Alarm { at, position: refill.after, key: Some(refill.key) }));
+    }
+
+    fn sleep(&mut self, position: Position, key: Option<u64>, retry: Retry) {
+        match key {
+            Some(hash) => self.change(hash, |key| {
+                key.sleeping.insert(position, retry);
+            }),
+            None => {
+                self.burden += usize::from(self.loose.insert(position, retry).is_none());
+            }
+        }
+        self.alarms.push(Reverse(Alarm { at: retry.at, position, key }));
+    }
+
+    /// The keys that most deliveries wait behind, at most `max`, longest queue first.
+    pub(super) fn top_blocked(&self, max: usize) -> Vec<Blocked> {
+        let mut all: Vec<_> = self
+            .keys
+            .iter()
+            .filter(|(_, key)| key.is_blocked())
+            .map(|(hash, key)| key.describe(*hash))
+            .collect();
+        all.sort_unstable_by_key(|blocked| (Reverse(blocked.waiting), blocked.position));
+        all.truncate(max);
+        all
+    }
+
+    /// The earliest delivery set aside: what is in flight and unread is not in it.
+    pub(super) fn oldest(&self) -> Option<Position> {
+        let keyed = self.keys.values().filter_map(Key::oldest).min();
+        let loose = self.loose.keys().next().copied();
+        keyed.into_iter().chain(loose).min()
+    }
+
+    /// What a delivery of this key waits for: the earliest failed, dead or waiting one before it.
+    pub(super) fn ahead_of(&self, position: Position, key: u64) -> Option<Position> {
+        let key = self.keys.get(&key)?;
+        let held = key.holds.iter().min().copied();
+        held.into_iter().chain(key.oldest()).min().filter(|ahead| *ahead < position)
+    }
+
+    /// Deliveries that failed and wait to be tried again.
+    pub(super) fn retries(&self) -> usize {
+        let keyed: usize = self.keys.values().map(|key| key.sleeping.len() + key.awake.len()).sum();
+        keyed + self.loose.len()
+    }
+
+    /// Changes a key and keeps the sums over all keys in step; an idle key is forgotten.
+    fn change<R>(&mut self, hash: u64, change: impl FnOnce(&mut Key) -> R) -> R {
+        let mut slot = match self.keys.entry(hash) {
+            Entry::Occupied(slot) => slot,
+            Entry::Vacant(slot) => slot.insert_entry(Key::default()),
+        };
+        let key = slot.get_mut();
+        let before = (key.burden(), usize::from(key.is_blocked()));
+        let result = change(key);
+        let after = (key.burden(), usize::from(key.is_blocked()));
+        self.burden = self.burden - before.0 + after.0;
+        self.blocked = self.blocked - before.1 + after.1;
+        if key.is_idle() {
+            slot.remove();
+        }
+        result
+    }
+}
+
+impl Key {
+    /// Whether a first attempt that was just read may go at once.
+    fn is_open(&self, policy: OrderPolicy) -> bool {
+        self.in_flight < policy.in_flight_per_key
+            && self.waiting.is_empty()
+            && self.beyond.is_none()
+            && self.awake.is_empty()
+            && self.holds.is_empty()
+            && (policy.on_failure == OnFailure::Park || self.sleeping.is_empty())
+    }
+
+    /// Remembers a delivery that must wait; says whether its body was kept.
+    fn set_aside(&mut self, position: Position, event: Option<Arc<StoredEvent>>) -> bool {
+        self.waiting_count += 1;
+        if let Some(beyond) = &mut self.beyond {
+            beyond.through = position;
+            return false;
+        }
+        if let Some(last) = self.waiting.back()
+            && self.waiting.len() >= KEY_POSITIONS_MAX
+        {
+            self.beyond = Some(Beyond { after: last.position, through: position });
+            return false;
+        }
+        let kept = event.is_some();
+        self.waiting.push_back(Waiting { position, event });
+        kept
+    }
+
+    fn next(&mut self, hash: u64, policy: OrderPolicy) -> Next {
+        if self.in_flight >= policy.in_flight_per_key {
+            return Next::Nothing;
+        }
+        let awake = self.awake.keys().next().copied();
+        let sleeping = self.sleeping.keys().next().copied();
+        // What a first attempt must not overtake: under `block` every failed one before it.
+        let ahead = match policy.on_failure {
+            OnFailure::Block => awake.into_iter().chain(sleeping).min(),
+            OnFailure::Park => awake,
+        };
+        let first = self.waiting.front().map(|waiting| waiting.position);
+        match (first, ahead) {
+            (Some(first), ahead)
+                if self.holds.is_empty() && ahead.is_none_or(|ahead| first < ahead) =>
+            {
+                self.take_waiting(hash)
+            }
+            (_, Some(ahead)) => self.take_awake(hash, ahead),
+            (None, None) if self.holds.is_empty() => self.ask_refill(hash),
+            _ => Next::Nothing,
+        }
+    }
+
+    fn take_waiting(&mut self, hash: u64) -> Next {
+        let Some(Waiting { position, event }) = self.waiting.pop_front() else {
+            return Next::Nothing;
+        };
+        self.waiting_count = self.waiting_count.saturating_sub(1);
+        self.in_flight += 1;
+        Next::Turn(Turn { position, key: Some(hash), event, history: History::default() })
+    }
+
+    fn take_awake(&mut self, hash: u64, position: Position) -> Next {
+        // Still asleep: its alarm will ask again.
+        let Some(retry) = self.awake.remove(&position) else {
+            return Next::Nothing;
+        };
+        self.in_flight += 1;
+        self.retrying += u32::from(!retry.history.is_first());
+        Next::Turn(Turn { position, key: Some(hash), event: None, history: retry.history })
+    }
+
+    fn ask_refill(&mut self, hash: u64) -> Next {
+        let Some(Beyond { after, through }) = self.beyond.filter(|_| !self.refilling) else {
+            return Next::Nothing;
+        };
+        self.refilling = true;
+        Next::Refill(Refill { key: hash, after, through })
+    }
+
+    fn refill(&mut self, refill: Refill, positions: Vec<Position>) {
+        self.refilling = false;
+        let whole = positions.len() < KEY_POSITIONS_MAX;
+        let after = if whole { Some(refill.through) } else { positions.last().copied() };
+        // What was set aside while the refill ran lies behind `through` of the question.
+        self.beyond = self.beyond.zip(after).and_then(|(beyond, after)| {
+            (after < beyond.through).then_some(Beyond { after, through: beyond.through })
+        });
+        let events = positions.into_iter().map(|position| Waiting { position, event: None });
+        self.waiting.extend(events);
+        if self.beyond.is_none() {
+            self.waiting_count = u64::try_from(self.waiting.len()).unwrap_or(u64::MAX);
+        }
+    }
+
+    fn end_turn(&mut self, history: History) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.retrying = self.retrying.saturating_sub(u32::from(!history.is_first()));
+    }
+
+    /// What the key weighs against the lane's bound.
+    fn burden(&self) -> usize {
+        let retries = self.sleeping.len() + self.awake.len();
+        let waits =
+            !self.waiting.is_empty() || self.beyond.is_some() || !self.holds.is_empty();
+        retries.max(usize::from(waits))
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.retrying > 0
+            || !self.sleeping.is_empty()
+            || !self.awake.is_empty()
+            || !self.holds.is_empty()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.in_flight == 0
+            && self.sleeping.is_empty()
+            && self.awake.is_empty()
+            && self.waiting.is_empty()
+            && self.beyond.is_none()
+            && self.holds.is_empty()
+    }
+
+    fn oldest(&self) -> Option<Position> {
+        let waiting = self.waiting.front().map(|waiting| waiting.position);
+        let sleeping = self.sleeping.keys().next().copied();
+        let awake = self.awake.keys().next().copied();
+        waiting.into_iter().chain(sleeping).chain(awake).min()
+    }
+
+    fn describe(&self, hash: u64) -> Blocked {
+        let awake = self.awake.first_key_value();
+        let sleeping = self.sleeping.first_key_value();
+        let retry = awake.into_iter().chain(sleeping).min_by_key(|(position, _)| **position);
+        let held = self.holds.iter().min().copied();
+        Blocked {
+            key: hash,
+            position: retry.map(|(position, _)| *position).or(held),
+            held: retry.is_none() && held.is_some(),
+            attempts: retry.map_or(0, |(_, retry)| retry.history.attempts),
+            retry_at: retry.map(|(_, retry)| retry.at),
+            waiting: self.waiting_count,
+        }
+    }
+}
+
+/// Takes a hash for what it is.
+#[derive(Clone, Copy, Debug, Default)]
+struct HashedAlready(u64);
+
+impl Hasher for HashedAlready {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Only u64 keys are hashed; anything else still gets a lawful, if poor, hash.
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "order_tests.rs"]
+mod tests;

@@ -1,0 +1,242 @@
+//! How many attempts a lane may start now: run state, breaker, the receiver's own wish to be left
+//! alone, recovery after an outage, and the bound on what an unclean stop may repeat. Pure decisions.
+//!
+//! After an outage one probe goes through; then the limit starts at one and grows by one with every
+//! success, so it doubles with every round trip, and a failure halves it. Recovery is no stampede.
+
+use std::time::Duration;
+
+use wayhold_model::breaker::{Admission, Breaker, BreakerPolicy};
+use wayhold_model::verdict::RETRY_AFTER_MAX;
+use wayhold_model::{Outcome, Timestamp};
+
+/// Most deliveries that are sent or settled without the settlement being synced, whatever the
+/// concurrency. Together with `UNSYNCED_PER_FLIGHT` it is what an unclean stop may repeat per lane.
+const UNSYNCED_MAX: usize = 16_384;
+
+/// Unsynced deliveries allowed per attempt in flight: a lane settles its whole concurrency several times
+/// within one flush of 25 ms.
+const UNSYNCED_PER_FLIGHT: usize = 32;
+
+/// Most deliveries of a lane that an unclean stop may repeat.
+pub(super) fn repeats_max(concurrency: usize) -> usize {
+    concurrency.saturating_mul(UNSYNCED_PER_FLIGHT).min(UNSYNCED_MAX).max(concurrency)
+}
+
+/// What may start now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Openings {
+    /// So many attempts, perhaps none until one ends.
+    Free(usize),
+    /// One, as the breaker's probe.
+    Probe,
+    /// None before this time.
+    WaitUntil(Timestamp),
+}
+
+/// What an outcome changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The breaker opened: the destination is left alone for a while.
+    Opened,
+    /// The breaker closed: the destination answers again.
+    Closed,
+}
+
+/// Pace of one lane.
+#[derive(Debug)]
+pub(super) struct Pace {
+    concurrency: usize,
+    // Below `concurrency` while the lane recovers from an outage.
+    limit: usize,
+    breaker: Breaker,
+    // A probe was chosen and is not sent yet.
+    probe_chosen: bool,
+    // The receiver asked not to be tried before.
+    quiet_until: Timestamp,
+}
+
+impl Pace {
+    pub(super) fn new(concurrency: usize, breaker: BreakerPolicy) -> Self {
+        Self {
+            concurrency,
+            limit: concurrency,
+            breaker: Breaker::new(breaker),
+            probe_chosen: false,
+            quiet_until: Timestamp::EPOCH,
+        }
+    }
+
+    /// What may start at `now` with so many in flight.
+    pub(super) fn openings(&self, now: Timestamp, in_flight: usize) -> Openings {
+        if now < self.quiet_until {
+            return Openings::WaitUntil(self.quiet_until);
+        }
+        match self.breaker.admission(now) {
+            Admission::Free => Openings::Free(self.limit.saturating_sub(in_flight)),
+            Admission::Probe if self.probe_chosen => Openings::Free(0),
+            Admission::Probe => Openings::Probe,
+            Admission::WaitUntil(until) => Openings::WaitUntil(until),
+            Admission::AwaitProbe => Openings::Free(0),
+        }
+    }
+
+    /// The attempt that `Openings::Probe` allowed was chosen.
+    pub(super) fn probe_chosen(&mut self) {
+        self.probe_chosen = true;
+    }
+
+    /// The chosen probe is being sent.
+    pub(super) fn probe_sent(&mut self) {
+        self.probe_chosen = false;
+        self.breaker.probe_started();
+    }
+
+    /// The chosen probe could not be sent; another may be chosen.
+    pub(super) fn probe_given_up(&mut self) {
+        self.probe_chosen = false;
+    }
+
+    /// Whether the breaker keeps the destination waiting.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.breaker.is_open()
+    }
+
+    /// Whether the receiver asked to be left alone.
+    pub(super) fn quiet_until(&self, now: Timestamp) -> Option<Timestamp> {
+        Some(self.quiet_until).filter(|until| now < *until)
+    }
+
+    /// An attempt ended.
+    pub(super) fn observe(
+        &mut self,
+        outcome: &Outcome,
+        now: Timestamp,
+        entropy: u64,
+    ) -> Option<Change> {
+        if let Some(wait) = outcome.failure().and_then(|failure| failure.retry_after) {
+            let until = now.after(wait.min(RETRY_AFTER_MAX));
+            self.quiet_until = self.quiet_until.max(until);
+        }
+        let changed = self.breaker.observe(outcome.kind(), now, entropy);
+        let answered = matches!(outcome, Outcome::Delivered | Outcome::Refused(_));
+        match (changed, self.breaker.is_open()) {
+            (true, true) => {
+                self.limit = 1;
+                return Some(Change::Opened);
+            }
+            (true, false) => {
+                self.limit = 1.min(self.concurrency);
+                return Some(Change::Closed);
+            }
+            (false, _) if answered => {
+                self.limit = self.limit.saturating_add(1).min(self.concurrency);
+            }
+            (false, _) if self.limit < self.concurrency => self.limit = (self.limit / 2).max(1),
+            (false, _) => {}
+        }
+        None
+    }
+
+    /// The most that retries may take of the limit while first attempts wait too, so that deliveries
+    /// which fail slowly leave room for those that do not.
+    pub(super) fn retries_max(&self) -> usize {
+        (self.limit / 2).max(1)
+    }
+}
+
+/// How long a read or a fetch that failed is left alone before it is tried again.
+pub(super) const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use wayhold_model::Failure;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_micros(1_000_000);
+
+    fn pace() -> Pace {
+        let breaker = BreakerPolicy {
+            failures: 2,
+            open: Duration::from_secs(1),
+            open_max: Duration::from_secs(4),
+        };
+        Pace::new(8, breaker)
+    }
+
+    fn unknown() -> Outcome {
+        Outcome::Unknown(Failure::new("no answer"))
+    }
+
+    fn later(secs: u64) -> Timestamp {
+        NOW.after(Duration::from_secs(secs))
+    }
+
+    #[test]
+    fn an_open_breaker_lets_one_probe_through_and_recovery_doubles_per_round() {
+        let mut pace = pace();
+        assert_eq!(pace.openings(NOW, 3), Openings::Free(5));
+        assert_eq!(pace.observe(&unknown(), NOW, 0), None);
+        assert_eq!(pace.observe(&unknown(), NOW, 0), Some(Change::Opened));
+        assert_eq!(pace.openings(NOW, 0), Openings::WaitUntil(later(1)));
+        assert_eq!(pace.openings(later(1), 0), Openings::Probe);
+        pace.probe_chosen();
+        assert_eq!(pace.openings(later(1), 1), Openings::Free(0));
+        pace.probe_sent();
+        assert_eq!(pace.openings(later(1), 1), Openings::Free(0));
+        assert_eq!(pace.observe(&Outcome::Delivered, later(1), 0), Some(Change::Closed));
+        for limit in [1, 2, 4, 8, 8] {
+            assert_eq!(pace.openings(later(1), 0), Openings::Free(limit));
+            for _ in 0..limit {
+                pace.observe(&Outcome::Delivered, later(1), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_probe_that_could_not_be_sent_leaves_room_for_another() {
+        let mut pace = pace();
+        pace.observe(&unknown(), NOW, 0);
+        pace.observe(&unknown(), NOW, 0);
+        pace.probe_chosen();
+        pace.probe_given_up();
+        assert_eq!(pace.openings(later(1), 0), Openings::Probe);
+    }
+
+    #[test]
+    fn a_failure_during_recovery_halves_the_limit() {
+        let mut pace = pace();
+        pace.observe(&unknown(), NOW, 0);
+        pace.observe(&unknown(), NOW, 0);
+        pace.observe(&Outcome::Delivered, NOW, 0);
+        for _ in 0..4 {
+            pace.observe(&Outcome::Delivered, NOW, 0);
+        }
+        assert_eq!(pace.openings(NOW, 0), Openings::Free(5));
+        pace.observe(&unknown(), NOW, 0);
+        assert_eq!(pace.openings(NOW, 0), Openings::Free(2));
+    }
+
+    #[test]
+    fn a_receivers_wish_holds_for_the_whole_destination_and_is_bounded() {
+        let mut pace = pace();
+        let wait = |secs| Some(Duration::from_secs(secs));
+        let busy = Outcome::NotExecuted(Failure::new("busy").with_retry_after(wait(30)));
+        pace.observe(&busy, NOW, 0);
+        let shorter = Outcome::NotExecuted(Failure::new("busy").with_retry_after(wait(5)));
+        pace.observe(&Outcome::Delivered, NOW, 0);
+        pace.observe(&shorter, NOW, 0);
+        assert_eq!(pace.openings(NOW, 0), Openings::WaitUntil(later(30)));
+        let absurd = Outcome::NotExecuted(Failure::new("busy").with_retry_after(wait(u64::MAX)));
+        pace.observe(&absurd, NOW, 0);
+        assert_eq!(pace.quiet_until(NOW), Some(NOW.after(RETRY_AFTER_MAX)));
+    }
+
+    #[test]
+    fn what_may_repeat_follows_the_concurrency_up_to_a_bound() {
+        for (concurrency, expected) in [(1, 32), (8, 256), (1_024, 16_384), (50_000, 50_000)] {
+            assert_eq!(repeats_max(concurrency), expected);
+        }
+    }
+}

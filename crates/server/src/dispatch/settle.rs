@@ -1,0 +1,133 @@
+//! How a lane takes outcomes: each is judged, recorded in the store, and told to order and pace.
+
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+use wayhold_model::{Outcome, OutcomeKind, Timestamp};
+use wayhold_store::{AttemptRecord, Resolution};
+
+use super::attempt::{Sent, Settled};
+use super::lane::LaneTask;
+use super::pace::Change;
+use super::snapshot::LastError;
+use super::steady::Steady;
+use crate::sink::Finished;
+
+/// The moment at which a batch of outcomes is taken, by both clocks.
+#[derive(Clone, Copy)]
+struct Moment {
+    instant: Instant,
+    now: Timestamp,
+    wall: Timestamp,
+}
+
+impl LaneTask {
+    /// Takes a batch of outcomes. The deliveries among them that arrived are recorded together.
+    pub(super) fn settle_all(&mut self, outcomes: &mut Vec<Finished>) {
+        let instant = Instant::now();
+        let moment = Moment { instant, now: self.steady.at(instant), wall: self.clock.now() };
+        for Finished { token, outcome } in outcomes.drain(..) {
+            if let Some(sent) = self.flight.remove(token) {
+                self.settle(&sent, &outcome, moment);
+            }
+        }
+        if !self.delivered.is_empty() {
+            self.handle.settle_delivered(&self.delivered);
+            self.metrics.attempts(OutcomeKind::Delivered).inc_by(self.delivered.len() as u64);
+            self.delivered.clear();
+            if let Some(last) = &mut self.last_error {
+                last.failing_since = None;
+            }
+        }
+    }
+
+    fn settle(&mut self, sent: &Sent, outcome: &Outcome, moment: Moment) {
+        let event = &sent.event;
+        let (position, key) = (event.position, event.key_hash);
+        self.retries_away -= usize::from(!sent.history.is_first());
+        self.metrics.attempt_duration.observe(moment.instant.saturating_duration_since(sent.at));
+        self.observe(outcome, moment);
+        let entropy = if outcome.failure().is_some() { self.entropy.next() } else { 0 };
+        match sent.settle(outcome, &self.policy.retry, moment.now, moment.wall, entropy) {
+            Settled::Delivered => {
+                self.metrics.delivery_latency.observe(moment.wall.since(event.accepted_at));
+                self.settle_delivered(sent);
+                self.order.resolved(key, sent.history);
+            }
+            Settled::Again { at, record, after } => {
+                self.metrics.attempts(record.outcome).inc();
+                self.note_error(sent, &record);
+                debug!(
+                    destination = self.record.name,
+                    %position,
+                    attempt = record.number,
+                    outcome = record.outcome.name(),
+                    reason = record.reason,
+                    "attempt failed"
+                );
+                if sent.history.letter.is_none() {
+                    let retry_at = Steady::to_wall(at, moment.wall, moment.now);
+                    self.handle.record_failure(position, record, retry_at);
+                }
+                self.order.failed(position, key, sent.history, after, at);
+            }
+            Settled::Dead(record) => {
+                self.metrics.attempts(record.outcome).inc();
+                self.note_error(sent, &record);
+                warn!(
+                    destination = self.record.name,
+                    %position,
+                    attempt = record.number,
+                    outcome = record.outcome.name(),
+                    status = record.status,
+                    reason = record.reason,
+                    "delivery given up as a dead letter"
+                );
+                self.unsynced += 1;
+                let resolution = Resolution::DeadLettered(record);
+                match sent.history.letter {
+                    Some(redrive) => self.handle.settle_letter(redrive.letter, resolution),
+                    None => self.handle.settle(event, resolution),
+                }
+                self.order.dead_lettered(position, key, sent.history);
+            }
+        }
+    }
+
+    fn settle_delivered(&mut self, sent: &Sent) {
+        self.unsynced += 1;
+        match sent.history.letter {
+            Some(redrive) => {
+                self.metrics.attempts(OutcomeKind::Delivered).inc();
+                self.handle.settle_letter(redrive.letter, Resolution::Delivered);
+            }
+            None => self.delivered.push(sent.event.position),
+        }
+    }
+
+    fn observe(&mut self, outcome: &Outcome, moment: Moment) {
+        // Randomness is only needed where the breaker may open.
+        let entropy = if outcome.failure().is_some() { self.entropy.next() } else { 0 };
+        match self.pace.observe(outcome, moment.now, entropy) {
+            None => {}
+            Some(Change::Opened) => {
+                let reason = outcome.failure().map(|failure| failure.reason.as_str());
+                warn!(destination = self.record.name, reason, "destination fails; leaving it alone");
+            }
+            Some(Change::Closed) => {
+                info!(destination = self.record.name, "destination answers again");
+            }
+        }
+    }
+
+    fn note_error(&mut self, sent: &Sent, record: &AttemptRecord) {
+        let failing_since = self.last_error.as_ref().and_then(|last| last.failing_since);
+        self.last_error = Some(LastError {
+            at: record.at,
+            failing_since: Some(failing_since.unwrap_or(record.at)),
+            position: sent.event.position,
+            outcome: record.outcome,
+            status: record.status,
+            reason: record.reason.clone(),
+        });
+    }
+}
