@@ -13,6 +13,17 @@ pub struct Backoff {
     cap: Duration,
 }
 
+impl Default for Backoff {
+    /// From one second to a minute: a short stumble costs little, a long outage is asked after often
+    /// enough.
+    fn default() -> Self {
+        Self {
+            base: Duration::from_secs(1),
+            cap: Duration::from_secs(60),
+        }
+    }
+}
+
 /// A backoff that would spin or never grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidBackoff {

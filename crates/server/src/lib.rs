@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod dispatch;
 pub mod http;
 pub mod ingest;
 pub mod sink;

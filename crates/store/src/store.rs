@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use wayhold_model::{Clock, DestinationId, Position};
 
+use crate::catalog::Catalog;
 use crate::delivery::{DeliveryState, LaneTotals, NewEvent, Receipt};
 use crate::error::{AppendError, OpenError, ReadError};
 use crate::figures::{Figures, Found, Health, Recovery};
@@ -64,6 +65,11 @@ impl Store {
     /// Counts of one lane.
     pub fn totals(&self, destination: DestinationId) -> LaneTotals {
         let _ = destination;
+        unimplemented!()
+    }
+
+    /// Identity, destinations, tokens and the audit trail.
+    pub fn catalog(&self) -> &Catalog {
         unimplemented!()
     }
 

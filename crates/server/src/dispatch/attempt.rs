@@ -45,7 +45,11 @@ pub(super) enum Settled {
 impl Prepared {
     /// The turn with its event.
     pub(super) fn new(turn: &Turn, event: Arc<StoredEvent>, probe: bool) -> Self {
-        Self { event, history: turn.history, probe }
+        Self {
+            event,
+            history: turn.history,
+            probe,
+        }
     }
 
     /// Number of the attempt, from 1.
@@ -55,7 +59,11 @@ impl Prepared {
 
     /// Handed to the sink at `at`.
     pub(super) fn sent(self, at: Instant) -> Sent {
-        Sent { event: self.event, history: self.history, at }
+        Sent {
+            event: self.event,
+            history: self.history,
+            at,
+        }
     }
 }
 
@@ -76,7 +84,10 @@ impl Sent {
     ) -> Settled {
         let number = self.number();
         // A redrive gets the whole policy anew.
-        let before = self.history.letter.map_or(0, |redrive| redrive.attempts_before);
+        let before = self
+            .history
+            .letter
+            .map_or(0, |redrive| redrive.attempts_before);
         let verdict = policy.verdict(number.saturating_sub(before), outcome, now, entropy);
         let Some(failure) = outcome.failure() else {
             return Settled::Delivered;

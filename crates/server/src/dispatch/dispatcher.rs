@@ -24,14 +24,20 @@ use crate::telemetry::metrics::Metrics;
 /// that the caller should wait.
 const COMMANDS_MAX: usize = 64;
 
-/// What the dispatcher is to serve: a destination of the catalogue, with policy and sink.
+/// A destination of the catalogue, and how it is served.
 pub struct Target {
     /// The destination as the catalogue knows it.
     pub record: DestinationRecord,
-    /// How deliveries are treated. For a retired destination, `DeliveryPolicy::default()` serves.
+    /// `None` for a retired one: what it is owed is held.
+    pub service: Option<Service>,
+}
+
+/// How a destination is served.
+pub struct Service {
+    /// When and how often it is tried.
     pub policy: DeliveryPolicy,
-    /// What speaks to it; `None` for a retired one, whose deliveries are held.
-    pub sink: Option<Arc<dyn Sink>>,
+    /// What speaks to it.
+    pub sink: Arc<dyn Sink>,
 }
 
 /// What lanes take from their surroundings.
@@ -90,15 +96,20 @@ impl Dispatcher {
     pub fn start(around: &Surroundings, targets: Vec<Target>) -> Result<Self, ReadError> {
         let mut lanes = BTreeMap::new();
         let mut tasks = JoinSet::new();
-        for Target { record, policy, sink } in targets {
+        for Target { record, service } in targets {
             let (commands, received) = mpsc::channel(COMMANDS_MAX);
-            lanes.insert(record.id, LaneEntry { name: record.name.clone(), commands });
+            lanes.insert(
+                record.id,
+                LaneEntry {
+                    name: record.name.clone(),
+                    commands,
+                },
+            );
             let lane = LaneTask::new(Parts {
                 dead: dead_of(&around.store, &record)?,
                 reader: around.store.lane(record.id),
                 record,
-                policy,
-                sink,
+                service,
                 metrics: Arc::clone(&around.metrics),
                 clock: Arc::clone(&around.clock),
                 entropy: Arc::clone(&around.entropy),
@@ -107,7 +118,13 @@ impl Dispatcher {
             tasks.spawn(lane.run());
         }
         let store = around.store.clone();
-        Ok(Self { inner: Arc::new(Inner { store, lanes, tasks: Mutex::new(tasks) }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                store,
+                lanes,
+                tasks: Mutex::new(tasks),
+            }),
+        })
     }
 
     /// How a destination's lane is; `None` for a destination without one, and while the server stops.
@@ -128,16 +145,28 @@ impl Dispatcher {
     /// All lanes, by destination.
     pub async fn snapshots(&self) -> Vec<LaneSnapshot> {
         let asked = self.inner.lanes.keys().map(|id| self.snapshot(*id));
-        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
+        futures_util::future::join_all(asked)
+            .await
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     /// The delivery that an event's delivery to this destination waits for: the earliest one of its key
     /// that is in flight, failed or waiting before it. `None` when it waits for none.
-    pub async fn behind(&self, event: &StoredEvent, destination: DestinationId) -> Option<Position> {
+    pub async fn behind(
+        &self,
+        event: &StoredEvent,
+        destination: DestinationId,
+    ) -> Option<Position> {
         let lane = self.inner.lanes.get(&destination)?;
         let (reply, answer) = oneshot::channel();
         let position = event.position;
-        let command = Command::AheadOf { position, key: event.key_hash?, reply };
+        let command = Command::AheadOf {
+            position,
+            key: event.key_hash?,
+            reply,
+        };
         lane.commands.send(command).await.ok()?;
         answer.await.ok()?
     }
@@ -166,7 +195,8 @@ impl Dispatcher {
         by: &str,
         reason: Option<&str>,
     ) -> Result<DestinationRecord, DispatchError> {
-        self.set_run_state(name, RunState::Running, by, reason).await
+        self.set_run_state(name, RunState::Running, by, reason)
+            .await
     }
 
     async fn set_run_state(
@@ -177,16 +207,27 @@ impl Dispatcher {
         reason: Option<&str>,
     ) -> Result<DestinationRecord, DispatchError> {
         let found = self.inner.lanes.iter().find(|(_, lane)| lane.name == name);
-        let (id, lane) = found.ok_or_else(|| DispatchError::Unknown { name: name.to_owned() })?;
+        let (id, lane) = found.ok_or_else(|| DispatchError::Unknown {
+            name: name.to_owned(),
+        })?;
         let (id, store) = (*id, self.inner.store.clone());
         let (by, reason) = (by.to_owned(), reason.map(str::to_owned));
-        let change =
-            move || store.catalog().set_run_state(id, state, &by, reason.as_deref());
+        let change = move || {
+            store
+                .catalog()
+                .set_run_state(id, state, &by, reason.as_deref())
+        };
         let changed = tokio::task::spawn_blocking(change).await;
         let record = changed.map_err(|_cancelled| DispatchError::Stopping)??;
         let (done, answer) = oneshot::channel();
-        let command = Command::Run { record: record.clone(), done };
-        lane.commands.send(command).await.map_err(|_closed| DispatchError::Stopping)?;
+        let command = Command::Run {
+            record: record.clone(),
+            done,
+        };
+        lane.commands
+            .send(command)
+            .await
+            .map_err(|_closed| DispatchError::Stopping)?;
         // The change holds; a lane that is ending meanwhile starts nothing anyway.
         answer.await.ok();
         Ok(record)
@@ -195,20 +236,25 @@ impl Dispatcher {
     /// A dead letter is to be sent again, which the store has on record already. Without a lane for it
     /// the next start takes it up.
     pub async fn redrive(&self, letter: DeadLetter) {
-        self.tell(letter.destination, Command::Redrive(Box::new(letter))).await;
+        self.tell(letter.destination, Command::Redrive(Box::new(letter)))
+            .await;
     }
 
     /// A dead letter was discarded, which the store has on record already: it holds its key no longer.
     pub async fn discarded(&self, letter: &DeadLetter) {
         let (position, key) = (letter.event.position, letter.event.key_hash);
-        self.tell(letter.destination, Command::Discarded { position, key }).await;
+        self.tell(letter.destination, Command::Discarded { position, key })
+            .await;
     }
 
     async fn tell(&self, destination: DestinationId, command: Command) {
         if let Some(lane) = self.inner.lanes.get(&destination)
             && lane.commands.send(command).await.is_err()
         {
-            warn!(destination = lane.name, "the lane has stopped; the next start takes it up");
+            warn!(
+                destination = lane.name,
+                "the lane has stopped; the next start takes it up"
+            );
         }
     }
 
@@ -221,7 +267,11 @@ impl Dispatcher {
             lane.commands.send(Command::Stop { by }).await.ok();
         }
         let mut tasks = {
-            let mut tasks = self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tasks = self
+                .inner
+                .tasks
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *tasks)
         };
         let all = async {
@@ -232,7 +282,10 @@ impl Dispatcher {
             }
         };
         if timeout_at(by + LATE_MAX, all).await.is_err() {
-            warn!(lanes = tasks.len(), "lanes did not stop in time; they are left behind");
+            warn!(
+                lanes = tasks.len(),
+                "lanes did not stop in time; they are left behind"
+            );
         }
     }
 }

@@ -17,18 +17,22 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{debug, error, info, warn};
+use wayhold_model::backoff::Backoff;
+use wayhold_model::breaker::BreakerPolicy;
+use wayhold_model::verdict::RetryPolicy;
 use wayhold_model::{Clock, Position, StoredEvent, Timestamp};
 use wayhold_store::{
     DeadLetter, Delivery, DestinationRecord, Lane, LaneHandle, ReadError, RunState,
 };
 
 use super::attempt::{Flight, Prepared};
+use super::dispatcher::Service;
 use super::order::{KEY_POSITIONS_MAX, Next, Order, OrderPolicy, Redrive, Refill, Turn};
 use super::pace::{Openings, Pace, READ_AGAIN_AFTER, repeats_max};
 use super::snapshot::{LaneSnapshot, LaneState, LastError};
 use super::steady::Steady;
 use crate::clock::Entropy;
-use crate::config::DeliveryPolicy;
+use crate::config::{DeliveryPolicy, OnDeadLetter, OnFailure};
 use crate::sink::{Attempt, Finished, Sink};
 use crate::telemetry::metrics::{DestinationMetrics, Metrics};
 
@@ -42,8 +46,7 @@ const READS_PER_PASS: usize = 4;
 /// What a lane is made of.
 pub(super) struct Parts {
     pub(super) record: DestinationRecord,
-    pub(super) policy: DeliveryPolicy,
-    pub(super) sink: Option<Arc<dyn Sink>>,
+    pub(super) service: Option<Service>,
     pub(super) reader: Lane,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Arc<dyn Clock>,
@@ -59,13 +62,23 @@ pub(super) enum Command {
     /// Say how you are.
     Inspect(oneshot::Sender<LaneSnapshot>),
     /// Say what this delivery of a key waits for.
-    AheadOf { position: Position, key: u64, reply: oneshot::Sender<Option<Position>> },
+    AheadOf {
+        position: Position,
+        key: u64,
+        reply: oneshot::Sender<Option<Position>>,
+    },
     /// Take this run state, which the catalogue holds already.
-    Run { record: DestinationRecord, done: oneshot::Sender<()> },
+    Run {
+        record: DestinationRecord,
+        done: oneshot::Sender<()>,
+    },
     /// Send this dead letter again.
     Redrive(Box<DeadLetter>),
     /// This dead letter was discarded.
-    Discarded { position: Position, key: Option<u64> },
+    Discarded {
+        position: Position,
+        key: Option<u64>,
+    },
     /// Start nothing more and end by then.
     Stop { by: Instant },
 }
@@ -159,7 +172,20 @@ pub(super) struct LaneTask {
 
 impl LaneTask {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { record, policy, sink, reader, metrics, clock, entropy, dead, commands } = parts;
+        let Parts {
+            record,
+            service,
+            reader,
+            metrics,
+            clock,
+            entropy,
+            dead,
+            commands,
+        } = parts;
+        let (policy, sink) = match service {
+            Some(Service { policy, sink }) => (policy, Some(sink)),
+            None => (unserved(), None),
+        };
         let handle = reader.handle();
         let concurrency = policy.concurrency.max(1);
         let (finish, finished) = mpsc::channel(concurrency);
@@ -172,7 +198,11 @@ impl LaneTask {
         for (position, key) in dead {
             order.found_dead(position, key);
         }
-        let repeatable = if handle.stopped_uncleanly() { repeats_max(concurrency) } else { 0 };
+        let repeatable = if handle.stopped_uncleanly() {
+            repeats_max(concurrency)
+        } else {
+            0
+        };
         let pending = usize::try_from(handle.pending()).unwrap_or(usize::MAX);
         let now = clock.now();
         Self {
@@ -386,7 +416,10 @@ impl LaneTask {
         if probe {
             self.pace.probe_chosen();
         }
-        let at_hand = turn.event.take().or_else(|| self.handle.event_cached(turn.position));
+        let at_hand = turn
+            .event
+            .take()
+            .or_else(|| self.handle.event_cached(turn.position));
         match at_hand {
             Some(event) => self.prepared(Prepared::new(&turn, event, probe)),
             None => self.to_load.push(Chosen { turn, probe }),
@@ -429,7 +462,13 @@ impl LaneTask {
         let number = prepared.number();
         let token = self.flight.insert(prepared.sent(Instant::now()));
         let finish = self.finish.clone();
-        self.ready.push(Attempt::new(event, number, self.policy.timeout, token, finish));
+        self.ready.push(Attempt::new(
+            event,
+            number,
+            self.policy.timeout,
+            token,
+            finish,
+        ));
     }
 
     /// Hands what is ready to the sink. A sink that panics loses nothing: attempts that it did not take
@@ -471,8 +510,15 @@ impl LaneTask {
             let refills = std::mem::take(&mut self.to_refill);
             self.errands.spawn_blocking(move || {
                 let fetch = |refill: Refill| {
-                    let Refill { key, after, through } = refill;
-                    (refill, handle.next_of_key(key, after, through, KEY_POSITIONS_MAX))
+                    let Refill {
+                        key,
+                        after,
+                        through,
+                    } = refill;
+                    (
+                        refill,
+                        handle.next_of_key(key, after, through, KEY_POSITIONS_MAX),
+                    )
                 };
                 Done::Refilled(refills.into_iter().map(fetch).collect())
             });
@@ -562,7 +608,8 @@ impl LaneTask {
             }
             ReadError::Failed { .. } => {
                 warn!(destination = self.record.name, %position, %error, "reading an event failed");
-                self.order.put_back(turn, self.now().after(READ_AGAIN_AFTER));
+                self.order
+                    .put_back(turn, self.now().after(READ_AGAIN_AFTER));
             }
         }
     }
@@ -572,7 +619,8 @@ impl LaneTask {
             Ok(positions) => self.order.refilled(refill, positions),
             Err(error) => {
                 warn!(destination = self.record.name, %error, "looking up a key's events failed");
-                self.order.refill_failed(refill, self.now().after(READ_AGAIN_AFTER));
+                self.order
+                    .refill_failed(refill, self.now().after(READ_AGAIN_AFTER));
             }
         }
     }
@@ -649,9 +697,15 @@ impl LaneTask {
 
     fn obey(&mut self, command: Option<Command>) {
         match command {
-            Some(Command::Inspect(reply)) => drop(reply.send(self.snapshot())),
-            Some(Command::AheadOf { position, key, reply }) => {
-                drop(reply.send(self.ahead_of(position, key)));
+            Some(Command::Inspect(reply)) => {
+                reply.send(self.snapshot()).ok();
+            }
+            Some(Command::AheadOf {
+                position,
+                key,
+                reply,
+            }) => {
+                reply.send(self.ahead_of(position, key)).ok();
             }
             Some(Command::Run { record, done }) => {
                 info!(
@@ -662,7 +716,7 @@ impl LaneTask {
                     "run state changed"
                 );
                 self.record = record;
-                drop(done.send(()));
+                done.send(()).ok();
             }
             Some(Command::Redrive(letter)) => self.redrive(&letter),
             Some(Command::Discarded { position, key }) => self.order.discarded(position, key),
@@ -674,12 +728,17 @@ impl LaneTask {
 
     fn redrive(&mut self, letter: &DeadLetter) {
         let attempts_before = letter.attempts.last().map_or(0, |attempt| attempt.number);
-        let redrive = Redrive { letter: letter.id, attempts_before };
-        self.order.redrive(letter.event.position, letter.event.key_hash, redrive);
+        let redrive = Redrive {
+            letter: letter.id,
+            attempts_before,
+        };
+        self.order
+            .redrive(letter.event.position, letter.event.key_hash, redrive);
     }
 
     fn is_over(&self) -> bool {
-        self.stop_by.is_some_and(|by| self.flight.is_empty() || by <= Instant::now())
+        self.stop_by
+            .is_some_and(|by| self.flight.is_empty() || by <= Instant::now())
     }
 
     /// Lets the sink end what is still in flight, takes the last outcomes and waits until everything is
@@ -688,7 +747,10 @@ impl LaneTask {
         if let Some(sink) = &self.sink {
             let by = Instant::now() + END_GRACE;
             if timeout_at(by, sink.stop(END_GRACE)).await.is_err() {
-                warn!(destination = self.record.name, "the sink did not stop in time");
+                warn!(
+                    destination = self.record.name,
+                    "the sink did not stop in time"
+                );
             }
         }
         while let Ok(finished) = self.finished.try_recv() {
@@ -709,3 +771,20 @@ impl LaneTask {
 
 /// How long a sink may take to let go after everything that could finish has.
 const END_GRACE: Duration = Duration::from_secs(2);
+
+/// Policy of a lane that holds everything: nothing of it takes effect.
+fn unserved() -> DeliveryPolicy {
+    DeliveryPolicy {
+        on_failure: OnFailure::Block,
+        on_dead_letter: OnDeadLetter::Hold,
+        retry: RetryPolicy {
+            backoff: Backoff::default(),
+            attempts_max: None,
+        },
+        breaker: BreakerPolicy::default(),
+        concurrency: 1,
+        in_flight_per_key: 1,
+        timeout: Duration::ZERO,
+        max_blocked_keys: 1,
+    }
+}

@@ -13,5 +13,5 @@ mod report;
 mod settle;
 mod steady;
 
-pub use dispatcher::{DispatchError, Dispatcher, Surroundings, Target};
+pub use dispatcher::{DispatchError, Dispatcher, Service, Surroundings, Target};
 pub use snapshot::{BlockedKey, LaneSnapshot, LaneState, LastError};

@@ -201,11 +201,20 @@ impl Order {
     }
 
     /// A delivery as read, in reading order; `retry_at` in the lane's own time. Its turn if it may go now.
-    pub(super) fn offer(&mut self, delivery: Delivery, retry_at: Option<Timestamp>) -> Option<Turn> {
-        let Delivery { event, attempts, .. } = delivery;
+    pub(super) fn offer(
+        &mut self,
+        delivery: Delivery,
+        retry_at: Option<Timestamp>,
+    ) -> Option<Turn> {
+        let Delivery {
+            event, attempts, ..
+        } = delivery;
         let position = event.position;
         let key = event.key_hash;
-        let history = History { attempts, ..History::default() };
+        let history = History {
+            attempts,
+            ..History::default()
+        };
         if attempts > 0 || retry_at.is_some() {
             let at = retry_at.unwrap_or(Timestamp::EPOCH);
             self.sleep(position, key, Retry { history, at });
@@ -216,7 +225,12 @@ impl Order {
         {
             return None;
         }
-        Some(Turn { position, key, event: Some(event), history })
+        Some(Turn {
+            position,
+            key,
+            event: Some(event),
+            history,
+        })
     }
 
     /// A first attempt of a key: takes it in flight, or sets it aside.
@@ -224,7 +238,10 @@ impl Order {
         let policy = self.policy;
         let slot = match self.keys.entry(hash) {
             Entry::Vacant(slot) => {
-                slot.insert(Key { in_flight: 1, ..Key::default() });
+                slot.insert(Key {
+                    in_flight: 1,
+                    ..Key::default()
+                });
                 return true;
             }
             Entry::Occupied(slot) => slot,
@@ -283,7 +300,11 @@ impl Order {
     pub(super) fn next_released(&mut self) -> Next {
         while let Some(hash) = self.released.pop_front() {
             // Retries have their own share of the lane, see `next_retry`.
-            if self.keys.get(&hash).is_some_and(|key| !key.awake.is_empty()) {
+            if self
+                .keys
+                .get(&hash)
+                .is_some_and(|key| !key.awake.is_empty())
+            {
                 self.due.push_back(Due::Key(hash));
                 continue;
             }
@@ -300,7 +321,12 @@ impl Order {
             return Next::Nothing;
         };
         self.burden -= 1;
-        Next::Turn(Turn { position, key: None, event: None, history: retry.history })
+        Next::Turn(Turn {
+            position,
+            key: None,
+            event: None,
+            history: retry.history,
+        })
     }
 
     /// Whose turn it is within a key.
@@ -392,7 +418,10 @@ impl Order {
             letter: Some(redrive),
             after_unknown: false,
         };
-        let retry = Retry { history, at: Timestamp::EPOCH };
+        let retry = Retry {
+            history,
+            at: Timestamp::EPOCH,
+        };
         match key {
             Some(hash) => {
                 self.change(hash, |key| {
@@ -424,7 +453,11 @@ impl Order {
     /// A refill could not be read: it is asked for again from `at` on.
     pub(super) fn refill_failed(&mut self, refill: Refill, at: Timestamp) {
         self.change(refill.key, |key| key.refilling = false);
-        self.alarms.push(Reverse(Alarm { at, position: refill.after, key: Some(refill.key) }));
+        self.alarms.push(Reverse(Alarm {
+            at,
+            position: refill.after,
+            key: Some(refill.key),
+        }));
     }
 
     fn sleep(&mut self, position: Position, key: Option<u64>, retry: Retry) {
@@ -436,7 +469,11 @@ impl Order {
                 self.burden += usize::from(self.loose.insert(position, retry).is_none());
             }
         }
-        self.alarms.push(Reverse(Alarm { at: retry.at, position, key }));
+        self.alarms.push(Reverse(Alarm {
+            at: retry.at,
+            position,
+            key,
+        }));
     }
 
     /// The keys that most deliveries wait behind, at most `max`, longest queue first.
@@ -463,12 +500,19 @@ impl Order {
     pub(super) fn ahead_of(&self, position: Position, key: u64) -> Option<Position> {
         let key = self.keys.get(&key)?;
         let held = key.holds.iter().min().copied();
-        held.into_iter().chain(key.oldest()).min().filter(|ahead| *ahead < position)
+        held.into_iter()
+            .chain(key.oldest())
+            .min()
+            .filter(|ahead| *ahead < position)
     }
 
     /// Deliveries that failed and wait to be tried again.
     pub(super) fn retries(&self) -> usize {
-        let keyed: usize = self.keys.values().map(|key| key.sleeping.len() + key.awake.len()).sum();
+        let keyed: usize = self
+            .keys
+            .values()
+            .map(|key| key.sleeping.len() + key.awake.len())
+            .sum();
         keyed + self.loose.len()
     }
 
@@ -512,7 +556,10 @@ impl Key {
         if let Some(last) = self.waiting.back()
             && self.waiting.len() >= KEY_POSITIONS_MAX
         {
-            self.beyond = Some(Beyond { after: last.position, through: position });
+            self.beyond = Some(Beyond {
+                after: last.position,
+                through: position,
+            });
             return false;
         }
         let kept = event.is_some();
@@ -550,7 +597,12 @@ impl Key {
         };
         self.waiting_count = self.waiting_count.saturating_sub(1);
         self.in_flight += 1;
-        Next::Turn(Turn { position, key: Some(hash), event, history: History::default() })
+        Next::Turn(Turn {
+            position,
+            key: Some(hash),
+            event,
+            history: History::default(),
+        })
     }
 
     fn take_awake(&mut self, hash: u64, position: Position) -> Next {
@@ -560,7 +612,12 @@ impl Key {
         };
         self.in_flight += 1;
         self.retrying += u32::from(!retry.history.is_first());
-        Next::Turn(Turn { position, key: Some(hash), event: None, history: retry.history })
+        Next::Turn(Turn {
+            position,
+            key: Some(hash),
+            event: None,
+            history: retry.history,
+        })
     }
 
     fn ask_refill(&mut self, hash: u64) -> Next {
@@ -568,18 +625,32 @@ impl Key {
             return Next::Nothing;
         };
         self.refilling = true;
-        Next::Refill(Refill { key: hash, after, through })
+        Next::Refill(Refill {
+            key: hash,
+            after,
+            through,
+        })
     }
 
     fn refill(&mut self, refill: Refill, positions: Vec<Position>) {
         self.refilling = false;
         let whole = positions.len() < KEY_POSITIONS_MAX;
-        let after = if whole { Some(refill.through) } else { positions.last().copied() };
+        let after = if whole {
+            Some(refill.through)
+        } else {
+            positions.last().copied()
+        };
         // What was set aside while the refill ran lies behind `through` of the question.
         self.beyond = self.beyond.zip(after).and_then(|(beyond, after)| {
-            (after < beyond.through).then_some(Beyond { after, through: beyond.through })
+            (after < beyond.through).then_some(Beyond {
+                after,
+                through: beyond.through,
+            })
         });
-        let events = positions.into_iter().map(|position| Waiting { position, event: None });
+        let events = positions.into_iter().map(|position| Waiting {
+            position,
+            event: None,
+        });
         self.waiting.extend(events);
         if self.beyond.is_none() {
             self.waiting_count = u64::try_from(self.waiting.len()).unwrap_or(u64::MAX);
@@ -594,8 +665,7 @@ impl Key {
     /// What the key weighs against the lane's bound.
     fn burden(&self) -> usize {
         let retries = self.sleeping.len() + self.awake.len();
-        let waits =
-            !self.waiting.is_empty() || self.beyond.is_some() || !self.holds.is_empty();
+        let waits = !self.waiting.is_empty() || self.beyond.is_some() || !self.holds.is_empty();
         retries.max(usize::from(waits))
     }
 
@@ -625,7 +695,10 @@ impl Key {
     fn describe(&self, hash: u64) -> Blocked {
         let awake = self.awake.first_key_value();
         let sleeping = self.sleeping.first_key_value();
-        let retry = awake.into_iter().chain(sleeping).min_by_key(|(position, _)| **position);
+        let retry = awake
+            .into_iter()
+            .chain(sleeping)
+            .min_by_key(|(position, _)| **position);
         let held = self.holds.iter().min().copied();
         Blocked {
             key: hash,

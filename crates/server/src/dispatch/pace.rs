@@ -20,7 +20,10 @@ const UNSYNCED_PER_FLIGHT: usize = 32;
 
 /// Most deliveries of a lane that an unclean stop may repeat.
 pub(super) fn repeats_max(concurrency: usize) -> usize {
-    concurrency.saturating_mul(UNSYNCED_PER_FLIGHT).min(UNSYNCED_MAX).max(concurrency)
+    concurrency
+        .saturating_mul(UNSYNCED_PER_FLIGHT)
+        .min(UNSYNCED_MAX)
+        .max(concurrency)
 }
 
 /// What may start now.
@@ -185,7 +188,10 @@ mod tests {
         assert_eq!(pace.openings(later(1), 1), Openings::Free(0));
         pace.probe_sent();
         assert_eq!(pace.openings(later(1), 1), Openings::Free(0));
-        assert_eq!(pace.observe(&Outcome::Delivered, later(1), 0), Some(Change::Closed));
+        assert_eq!(
+            pace.observe(&Outcome::Delivered, later(1), 0),
+            Some(Change::Closed)
+        );
         for limit in [1, 2, 4, 8, 8] {
             assert_eq!(pace.openings(later(1), 0), Openings::Free(limit));
             for _ in 0..limit {

@@ -59,7 +59,10 @@ impl LaneTask {
             oldest: self.oldest(),
             oldest_accepted: None,
             blocked_keys: self.order.blocked_count(),
-            blocked: blocked.into_iter().map(|key| self.show(key, &shown)).collect(),
+            blocked: blocked
+                .into_iter()
+                .map(|key| self.show(key, &shown))
+                .collect(),
             repeats: self.repeats,
             repeats_possible: self.repeats_possible,
         }
@@ -82,17 +85,27 @@ impl LaneTask {
     fn oldest(&self) -> Option<Position> {
         let in_flight = self.flight.iter().map(|sent| sent.event.position).min();
         let aside = self.order.oldest();
-        aside.into_iter().chain(in_flight).chain(self.first_unoffered()).min()
+        aside
+            .into_iter()
+            .chain(in_flight)
+            .chain(self.first_unoffered())
+            .min()
     }
 
     /// What a delivery of a key waits for.
     pub(super) fn ahead_of(&self, position: Position, key: u64) -> Option<Position> {
         let in_flight = self.in_flight_of(key).filter(|ahead| *ahead < position);
-        in_flight.into_iter().chain(self.order.ahead_of(position, key)).min()
+        in_flight
+            .into_iter()
+            .chain(self.order.ahead_of(position, key))
+            .min()
     }
 
     fn in_flight_of(&self, key: u64) -> Option<Position> {
-        let of_key = self.flight.iter().filter(|sent| sent.event.key_hash == Some(key));
+        let of_key = self
+            .flight
+            .iter()
+            .filter(|sent| sent.event.key_hash == Some(key));
         of_key.map(|sent| sent.event.position).min()
     }
 }

@@ -24,7 +24,11 @@ impl LaneTask {
     /// Takes a batch of outcomes. The deliveries among them that arrived are recorded together.
     pub(super) fn settle_all(&mut self, outcomes: &mut Vec<Finished>) {
         let instant = Instant::now();
-        let moment = Moment { instant, now: self.steady.at(instant), wall: self.clock.now() };
+        let moment = Moment {
+            instant,
+            now: self.steady.at(instant),
+            wall: self.clock.now(),
+        };
         for Finished { token, outcome } in outcomes.drain(..) {
             if let Some(sent) = self.flight.remove(token) {
                 self.settle(&sent, &outcome, moment);
@@ -32,7 +36,9 @@ impl LaneTask {
         }
         if !self.delivered.is_empty() {
             self.handle.settle_delivered(&self.delivered);
-            self.metrics.attempts(OutcomeKind::Delivered).inc_by(self.delivered.len() as u64);
+            self.metrics
+                .attempts(OutcomeKind::Delivered)
+                .inc_by(self.delivered.len() as u64);
             self.delivered.clear();
             if let Some(last) = &mut self.last_error {
                 last.failing_since = None;
@@ -44,12 +50,26 @@ impl LaneTask {
         let event = &sent.event;
         let (position, key) = (event.position, event.key_hash);
         self.retries_away -= usize::from(!sent.history.is_first());
-        self.metrics.attempt_duration.observe(moment.instant.saturating_duration_since(sent.at));
+        self.metrics
+            .attempt_duration
+            .observe(moment.instant.saturating_duration_since(sent.at));
         self.observe(outcome, moment);
-        let entropy = if outcome.failure().is_some() { self.entropy.next() } else { 0 };
-        match sent.settle(outcome, &self.policy.retry, moment.now, moment.wall, entropy) {
+        let entropy = if outcome.failure().is_some() {
+            self.entropy.next()
+        } else {
+            0
+        };
+        match sent.settle(
+            outcome,
+            &self.policy.retry,
+            moment.now,
+            moment.wall,
+            entropy,
+        ) {
             Settled::Delivered => {
-                self.metrics.delivery_latency.observe(moment.wall.since(event.accepted_at));
+                self.metrics
+                    .delivery_latency
+                    .observe(moment.wall.since(event.accepted_at));
                 self.settle_delivered(sent);
                 self.order.resolved(key, sent.history);
             }
@@ -98,7 +118,8 @@ impl LaneTask {
         match sent.history.letter {
             Some(redrive) => {
                 self.metrics.attempts(OutcomeKind::Delivered).inc();
-                self.handle.settle_letter(redrive.letter, Resolution::Delivered);
+                self.handle
+                    .settle_letter(redrive.letter, Resolution::Delivered);
             }
             None => self.delivered.push(sent.event.position),
         }
@@ -106,12 +127,19 @@ impl LaneTask {
 
     fn observe(&mut self, outcome: &Outcome, moment: Moment) {
         // Randomness is only needed where the breaker may open.
-        let entropy = if outcome.failure().is_some() { self.entropy.next() } else { 0 };
+        let entropy = if outcome.failure().is_some() {
+            self.entropy.next()
+        } else {
+            0
+        };
         match self.pace.observe(outcome, moment.now, entropy) {
             None => {}
             Some(Change::Opened) => {
                 let reason = outcome.failure().map(|failure| failure.reason.as_str());
-                warn!(destination = self.record.name, reason, "destination fails; leaving it alone");
+                warn!(
+                    destination = self.record.name,
+                    reason, "destination fails; leaving it alone"
+                );
             }
             Some(Change::Closed) => {
                 info!(destination = self.record.name, "destination answers again");

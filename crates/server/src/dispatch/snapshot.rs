@@ -33,8 +33,13 @@ impl LaneState {
     }
 
     /// All of them, in the order in which `/metrics` shows them.
-    pub const ALL: [Self; 5] =
-        [Self::Running, Self::Waiting, Self::Paused, Self::Disabled, Self::Retired];
+    pub const ALL: [Self; 5] = [
+        Self::Running,
+        Self::Waiting,
+        Self::Paused,
+        Self::Disabled,
+        Self::Retired,
+    ];
 }
 
 /// One lane at one moment.

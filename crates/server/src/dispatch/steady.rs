@@ -18,12 +18,16 @@ pub(super) struct Steady {
 impl Steady {
     /// Lane time that begins at `wall`.
     pub(super) fn new(wall: Timestamp) -> Self {
-        Self { origin: wall, started: Instant::now() }
+        Self {
+            origin: wall,
+            started: Instant::now(),
+        }
     }
 
     /// Lane time at a monotonic instant.
     pub(super) fn at(&self, instant: Instant) -> Timestamp {
-        self.origin.after(instant.saturating_duration_since(self.started))
+        self.origin
+            .after(instant.saturating_duration_since(self.started))
     }
 
     /// The monotonic instant of a lane time.
@@ -61,7 +65,12 @@ mod tests {
             // Due in the past, or the wall clock went forward: now.
             (secs(90), secs(100), secs(7), secs(7)),
             // The wall clock went back by years: bounded by the longest wait of policy.
-            (secs(900_000_000), secs(100), secs(7), secs(7 + 2 * 24 * 3600)),
+            (
+                secs(900_000_000),
+                secs(100),
+                secs(7),
+                secs(7 + 2 * 24 * 3600),
+            ),
         ] {
             assert_eq!(Steady::from_wall(at, wall, now), expected);
         }
