@@ -5,6 +5,7 @@ pub mod payload;
 
 pub mod load;
 pub mod serve;
+pub mod store;
 
 pub mod process;
 pub mod run;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use wayhold_bench::{BenchError, load, run, serve};
+use wayhold_bench::{BenchError, load, run, serve, store};
 
 /// Measures what a durable accept costs, against a bare server and the classic outbox.
 #[derive(Parser)]
@@ -19,6 +19,8 @@ enum Command {
     Serve(serve::Args),
     /// Sends events to a server, all of them alike, and prints what it took as one line of JSON.
     Load(load::Args),
+    /// Measures the store alone and prints what it took as one line of JSON.
+    Store(store::Args),
     /// Runs every comparison in interleaved rounds and prints medians and spreads.
     Run(run::Args),
 }
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(args) => serve::main(&args),
         Command::Load(args) => load::main(&args),
+        Command::Store(args) => store::main(&args),
         Command::Run(args) => run::main(&args),
     };
     match outcome {

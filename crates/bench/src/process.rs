@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::BenchError;
 use crate::load::Report;
+use crate::store::kernel::cpu;
 
 /// Longest time from a server's start until it listens.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -58,19 +59,7 @@ impl Server {
 
     /// User and system time so far.
     pub fn cpu(&self) -> Result<Duration, BenchError> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The fields begin after the command's name, which may itself hold blanks and brackets.
-        let (_, fields) = stat.rsplit_once(')').ok_or("no fields in /proc/PID/stat")?;
-        let ticks: u64 = fields
-            .split_whitespace()
-            .skip(11)
-            .take(2)
-            .map(|ticks| ticks.parse::<u64>().unwrap_or_default())
-            .sum();
-        let ticks_per_second = rustix::param::clock_ticks_per_second();
-        Ok(Duration::from_micros(
-            ticks * 1_000_000 / ticks_per_second.max(1),
-        ))
+        cpu(&self.child.id().to_string())
     }
 
     /// Asks it to stop and waits until it has; tells how long that took.

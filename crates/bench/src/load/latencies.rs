@@ -53,6 +53,15 @@ impl Latencies {
         *self.refused.entry(status).or_default() += 1;
     }
 
+    /// Adds what another caller measured.
+    pub fn merge(&mut self, other: Self) {
+        self.micros.extend(other.micros);
+        self.warmup += other.warmup;
+        for (status, count) in other.refused {
+            *self.refused.entry(status).or_default() += count;
+        }
+    }
+
     /// Events acknowledged so far.
     pub fn events(&self, batch: usize) -> u64 {
         (self.micros.len() * batch) as u64

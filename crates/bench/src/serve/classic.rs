@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use rusqlite::{Connection, params};
-use wayhold_model::Event;
+use wayhold_model::{Event, hash};
+use wayhold_store::NewEvent;
 
 /// Files of the outbox.
 const FILES: usize = 50;
@@ -42,6 +43,15 @@ impl Outbox {
             event.data().as_ref()
         ])?;
         Ok((number, file.last_insert_rowid()))
+    }
+
+    /// Stores events one by one, each synced, in the files that their ids choose. Blocking.
+    pub fn insert_all(&self, events: &[NewEvent]) -> rusqlite::Result<Vec<(usize, i64)>> {
+        let insert = |new: &NewEvent| {
+            let event = &new.event;
+            self.insert(hash::id_hash(event, 0) as u64, event)
+        };
+        events.iter().map(insert).collect()
     }
 
     /// Reads the oldest rows of one file and acknowledges each of them; tells how many. Blocking.

@@ -1,0 +1,77 @@
+//! What the kernel counted for this process and its disk.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{major, minor, stat};
+
+use crate::BenchError;
+
+/// Bytes of a sector in `/proc/diskstats`, whatever the device's own.
+const SECTOR_BYTES: u64 = 512;
+
+/// Counters at one moment; their differences are what lay between.
+#[derive(Clone, Copy, Debug)]
+pub struct Counters {
+    /// User and system time of this process.
+    pub cpu: Duration,
+    /// Bytes passed to write calls.
+    pub written: u64,
+    /// Bytes that the disk of the data directory wrote, for whomever.
+    pub device: u64,
+}
+
+impl Counters {
+    /// Now, for the disk that holds `data`.
+    pub fn read(data: &Path) -> Result<Self, BenchError> {
+        Ok(Self {
+            cpu: cpu("self")?,
+            written: field(&std::fs::read_to_string("/proc/self/io")?, "wchar:")?,
+            device: device_bytes(data)?,
+        })
+    }
+}
+
+/// User and system time of a process, by id or `self`.
+pub fn cpu(process: &str) -> Result<Duration, BenchError> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The fields begin after the command's name, which may itself hold blanks and brackets.
+    let (_, fields) = stat.rsplit_once(')').ok_or("no fields in /proc/PID/stat")?;
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|ticks| ticks.parse::<u64>().unwrap_or_default())
+        .sum();
+    let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
+    Ok(Duration::from_micros(ticks * 1_000_000 / ticks_per_second))
+}
+
+/// Resident memory of a process, in bytes.
+pub fn resident(process: &str) -> Result<u64, BenchError> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    Ok(field(&status, "VmRSS:")? * 1024)
+}
+
+fn device_bytes(data: &Path) -> Result<u64, BenchError> {
+    let device = stat(data)?.st_dev;
+    let (major, minor) = (major(device).to_string(), minor(device).to_string());
+    let stats = std::fs::read_to_string("/proc/diskstats")?;
+    let sectors = stats.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let found = fields.first() == Some(&&*major) && fields.get(1) == Some(&&*minor);
+        fields.get(9).filter(|_| found)?.parse::<u64>().ok()
+    });
+    // A file system without a device of its own, such as a RAM disk, has nothing to count.
+    Ok(sectors.unwrap_or_default() * SECTOR_BYTES)
+}
+
+fn field(text: &str, name: &str) -> Result<u64, BenchError> {
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .and_then(|rest| rest.split_whitespace().next());
+    Ok(value
+        .ok_or_else(|| format!("no {name} where the kernel should tell it"))?
+        .parse()?)
+}
