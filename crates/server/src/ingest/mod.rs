@@ -18,7 +18,7 @@ mod trace;
 
 mod refusal;
 
-pub use accept::{Accept, Accepted, Rules};
+pub use accept::{Accept, Accepted, Keeper, Rules};
 pub use refusal::{Refusal, Refused};
 pub use stream::Stream;
 
