@@ -1,0 +1,150 @@
+//! The demo's second destination: a webhook receiver that is well, then refuses everything for a
+//! while, then is slow. What it confirms it remembers, in the order of its confirmations.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use tokio::net::TcpListener;
+
+use super::proof::Step;
+
+/// How long a slow receiver thinks about each event.
+const SLOW: Duration = Duration::from_millis(60);
+
+/// How the receiver feels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    /// Confirms at once.
+    Well,
+    /// Answers 503 to everything.
+    Failing,
+    /// Confirms, but takes its time.
+    Slow,
+}
+
+/// The receiver, from outside. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    mood: Mood,
+    confirmed: Vec<Step>,
+    rejected: u64,
+}
+
+/// What the checker needs of an event's data.
+#[derive(Deserialize)]
+pub struct Told {
+    /// The order.
+    pub order: u64,
+    /// The step.
+    pub step: u32,
+}
+
+impl Receiver {
+    /// Listens on a free loopback port until the process ends.
+    ///
+    /// # Errors
+    /// When no port can be had.
+    pub async fn start() -> std::io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let receiver = Self {
+            address: listener.local_addr()?,
+            state: Arc::new(Mutex::new(State {
+                mood: Mood::Well,
+                confirmed: Vec::new(),
+                rejected: 0,
+            })),
+        };
+        let serving = receiver.clone();
+        tokio::spawn(async move { serving.serve(listener).await });
+        Ok(receiver)
+    }
+
+    /// Where events are to be sent.
+    pub fn url(&self) -> String {
+        format!("http://{}/events", self.address)
+    }
+
+    /// Changes how it feels.
+    pub fn feel(&self, mood: Mood) {
+        self.with(|state| state.mood = mood);
+    }
+
+    /// What it confirmed, in order.
+    pub fn confirmed(&self) -> Vec<Step> {
+        self.with(|state| state.confirmed.clone())
+    }
+
+    /// How many confirmations and how many refusals it gave.
+    pub fn counts(&self) -> (u64, u64) {
+        self.with(|state| (state.confirmed.len() as u64, state.rejected))
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        look(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn serve(self, listener: TcpListener) {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                // Out of descriptors for a moment; the sender tries again.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            let receiver = self.clone();
+            tokio::spawn(async move {
+                let service = service_fn(|request| receiver.answer(request));
+                // A connection that breaks is the sender's to notice.
+                let served = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                drop(served.await);
+            });
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        let mut response = Response::new(Full::default());
+        let told = request
+            .into_body()
+            .collect()
+            .await
+            .ok()
+            .and_then(|body| serde_json::from_slice::<Told>(&body.to_bytes()).ok());
+        let Some(Told { order, step }) = told else {
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+            return Ok(response);
+        };
+        if self.with(|state| state.mood) == Mood::Slow {
+            tokio::time::sleep(SLOW).await;
+        }
+        let confirmed = self.with(|state| {
+            let confirms = state.mood != Mood::Failing;
+            if confirms {
+                state.confirmed.push(Step { order, step });
+            } else {
+                state.rejected += 1;
+            }
+            confirms
+        });
+        *response.status_mut() = if confirmed {
+            StatusCode::NO_CONTENT
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        };
+        Ok(response)
+    }
+}

@@ -1,0 +1,233 @@
+//! The demo's server: this same binary as a process of its own, in a folder of its own, so that it can
+//! be killed like any other. Dropping it ends the process.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Uri};
+use http_body_util::Full;
+use tokio::time::Instant;
+
+use super::super::client::{Address, Client, ServerArguments};
+use super::super::exit::{Exit, Failure};
+
+/// How long the server may take until it accepts: far more than a start needs.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long a polite stop may take; the server promises 10 s.
+const STOPPED_WITHIN: Duration = Duration::from_secs(15);
+
+/// How often is looked whether something has happened yet.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+
+/// The server process and its folder.
+#[derive(Debug)]
+pub struct Server {
+    folder: PathBuf,
+    address: Address,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Writes the configuration into the folder, with a free port and a webhook at `receiver`.
+    ///
+    /// # Errors
+    /// When the folder cannot be written or no port can be had.
+    pub fn prepare(folder: &Path, receiver: &str) -> std::io::Result<Self> {
+        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let server = Self {
+            folder: folder.to_owned(),
+            address: Address::Tcp {
+                host: "127.0.0.1".to_owned(),
+                port,
+            },
+            child: None,
+        };
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(
+            server.config(),
+            configuration(folder, &format!("127.0.0.1:{port}"), receiver),
+        )?;
+        Ok(server)
+    }
+
+    /// The configuration file.
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("wayhold.toml")
+    }
+
+    /// The file in which the first destination's events arrive.
+    pub fn archive(&self) -> PathBuf {
+        self.folder.join("archive.ndjson")
+    }
+
+    /// What the server said, over all its runs.
+    pub fn log(&self) -> PathBuf {
+        self.folder.join("server.log")
+    }
+
+    /// A client of this server.
+    ///
+    /// # Errors
+    /// Never for an address of the demo.
+    pub fn client(&self) -> Result<Client, Failure> {
+        Client::new(&ServerArguments {
+            server: self.address.clone(),
+            token_file: None,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Starts the process and waits until it accepts events.
+    ///
+    /// # Errors
+    /// When it cannot be started, ends at once, or is not ready in time.
+    pub async fn start(&mut self) -> Result<(), Failure> {
+        let child = self.spawn().map_err(|error| {
+            Failure::new(Exit::Failed, format!("cannot start the server: {error}"))
+        })?;
+        self.child = Some(child);
+        let mut client = self.client()?;
+        let begun = Instant::now();
+        loop {
+            let mut request = Request::new(Full::new(Bytes::new()));
+            *request.uri_mut() = Uri::from_static("/readyz");
+            if let Ok(answer) = client.request(request).await
+                && answer.status().is_success()
+            {
+                return Ok(());
+            }
+            if let Some(status) = self.ended() {
+                return Err(self.trouble(&format!("ended while it started ({status})")));
+            }
+            if begun.elapsed() > READY_WITHIN {
+                return Err(self.trouble("is not ready after 30 s"));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// `kill -9`: nothing is flushed, nothing said goodbye to.
+    ///
+    /// # Errors
+    /// When there is no process to kill.
+    pub fn kill(&mut self) -> std::io::Result<()> {
+        let Some(mut child) = self.child.take() else {
+            return Err(std::io::Error::other("the server is not running"));
+        };
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// Asks the process to stop and waits for it.
+    ///
+    /// # Errors
+    /// When it does not stop in time, or stops with an error.
+    pub async fn stop(&mut self) -> Result<(), Failure> {
+        let Some(child) = &self.child else {
+            return Ok(());
+        };
+        let asked = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(asked, rustix::process::Signal::TERM).map_err(|error| {
+            Failure::new(Exit::Failed, format!("cannot stop the server: {error}"))
+        })?;
+        let begun = Instant::now();
+        loop {
+            match self.ended() {
+                Some(status) if status.success() => {
+                    self.child = None;
+                    return Ok(());
+                }
+                Some(status) => return Err(self.trouble(&format!("stopped badly ({status})"))),
+                None if begun.elapsed() > STOPPED_WITHIN => {
+                    return Err(self.trouble("does not stop within 15 s"));
+                }
+                None => tokio::time::sleep(LOOK_EVERY).await,
+            }
+        }
+    }
+
+    fn spawn(&self) -> std::io::Result<Child> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log())?;
+        Command::new(std::env::current_exe()?)
+            .arg("serve")
+            .arg("--config")
+            .arg(self.config())
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.try_wait().ok()?
+    }
+
+    /// A failure with the last words of the server's log.
+    fn trouble(&self, what: &str) -> Failure {
+        let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        let last = lines.get(lines.len().saturating_sub(10)..).unwrap_or_default();
+        Failure::new(
+            Exit::Failed,
+            format!("the server {what}; its last words:\n{}", last.join("\n")),
+        )
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may have ended already; then there is nothing to do.
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+fn configuration(folder: &Path, listen: &str, receiver: &str) -> String {
+    let quoted = |path: &Path| toml::Value::String(path.display().to_string()).to_string();
+    let data = quoted(&folder.join("data"));
+    let archive = quoted(&folder.join("archive.ndjson"));
+    format!(
+        r#"# Written by `wayhold demo`. Everything not said here is a default: `wayhold config show`.
+data = {data}
+listen = ["{listen}"]
+
+# The first destination: one CloudEvent per line.
+[destinations.archive]
+kind = "file"
+path = {archive}
+
+# The second: a customer portal. In the demo it fails and is slow; afterwards nobody listens there,
+# so events wait for it until somebody does.
+[destinations.portal]
+kind = "webhook"
+url = "{receiver}"
+allow_networks = ["127.0.0.0/8"]
+timeout = "5s"
+on_failure = "block"
+
+# Short waits, so that the demo does not take all day.
+[destinations.portal.retry]
+base = "200ms"
+cap = "2s"
+
+[[routes]]
+to = ["archive", "portal"]
+"#
+    )
+}
