@@ -7,6 +7,7 @@ pub mod exit;
 pub mod output;
 
 pub mod dead_letters;
+pub mod demo;
 pub mod destinations;
 pub mod events;
 pub mod health;
@@ -45,6 +46,7 @@ enum Command {
     DeadLetters(dead_letters::DeadLetters),
     Tokens(tokens::Tokens),
     Send(send::SendFiles),
+    Demo(demo::Demo),
 }
 
 impl Command {
@@ -57,6 +59,7 @@ impl Command {
             Self::DeadLetters(dead_letters) => block_on(dead_letters.run(output)),
             Self::Tokens(tokens) => block_on(tokens.run(output)),
             Self::Send(send) => block_on(send.run(output)),
+            Self::Demo(demo) => block_on(demo.run(output)),
         }
     }
 }

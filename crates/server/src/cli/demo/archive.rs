@@ -49,6 +49,7 @@ impl Archive {
         };
         file.seek(SeekFrom::Start(self.offset))?;
         let mut added = Vec::new();
+        #[expect(clippy::verbose_file_reads, reason = "only what was added is read")]
         file.read_to_end(&mut added)?;
         for line in added.split_inclusive(|&byte| byte == b'\n') {
             if !line.ends_with(b"\n") {

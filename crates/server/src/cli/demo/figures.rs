@@ -35,8 +35,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// On the terminal, where there is one.
-    pub fn new() -> Self {
+    /// Time counts from now; on the terminal, where there is one.
+    pub fn begin() -> Self {
         let screen = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{msg}");
             ProgressBar::new_spinner()

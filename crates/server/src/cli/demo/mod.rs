@@ -24,7 +24,6 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::client::Client;
 use super::exit::{Exit, Failure};
 use super::output::Output;
 use archive::Archive;
@@ -63,11 +62,23 @@ pub struct Demo {
 
 /// What happens when so many percent of the story are acknowledged.
 const PLOT: [(u64, Turn); 5] = [
-    (15, Turn::Portal(Mood::Failing, "the portal fails: it answers 503 to everything")),
+    (
+        15,
+        Turn::Portal(
+            Mood::Failing,
+            "the portal fails: it answers 503 to everything",
+        ),
+    ),
     (40, Turn::Kill),
     (50, Turn::Portal(Mood::Well, "the portal is well again")),
-    (65, Turn::Portal(Mood::Slow, "the portal is slow: 60 ms for each event")),
-    (80, Turn::Portal(Mood::Well, "the portal is as quick as before")),
+    (
+        65,
+        Turn::Portal(Mood::Slow, "the portal is slow: 60 ms for each event"),
+    ),
+    (
+        80,
+        Turn::Portal(Mood::Well, "the portal is as quick as before"),
+    ),
 ];
 
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +114,7 @@ impl Demo {
             receiver,
             server,
             acknowledged: Acknowledged::default(),
-            figures: Figures::new(),
+            figures: Figures::begin(),
             kills: 0,
         };
         let outcome = stage.play(&self, output).await;
@@ -112,8 +123,14 @@ impl Demo {
         let proofs = stage.proofs();
         stage.report(&proofs, output);
         if self.keep.is_some() {
-            output.note(format!("configuration, data and log are in {}", folder.display()));
-            output.line(format!("wayhold serve --config {}", stage.server.config().display()));
+            output.note(format!(
+                "configuration, data and log are in {}",
+                folder.display()
+            ));
+            output.line(format!(
+                "wayhold serve --config {}",
+                stage.server.config().display()
+            ));
         }
         if proofs.iter().all(|(_, proof)| proof.holds()) {
             Ok(())
@@ -167,7 +184,10 @@ impl Stage {
         (&mut producing).await.map_err(|error| {
             Failure::new(Exit::Failed, format!("the producers ended: {error}"))
         })??;
-        self.figures.say("all events are acknowledged; what is pending arrives", output);
+        self.figures.say(
+            "all events are acknowledged; what is pending arrives",
+            output,
+        );
         self.drain(output).await?;
         self.server.stop().await?;
         self.archive.follow().map_err(|error| unreadable(&error))
@@ -181,7 +201,12 @@ impl Stage {
         let (events, rate) = (demo.events, demo.rate);
         let story = Story::new(demo.seed).take(events);
         let acknowledged = self.acknowledged.clone();
-        Ok(tokio::spawn(producer::produce(story, rate, clients, acknowledged)))
+        Ok(tokio::spawn(producer::produce(
+            story,
+            rate,
+            clients,
+            acknowledged,
+        )))
     }
 
     async fn turn(&mut self, turn: Turn, output: &mut Output) -> Result<(), Failure> {
@@ -191,7 +216,10 @@ impl Stage {
                 self.figures.say(words, output);
             }
             Turn::Kill => {
-                self.figures.say("kill -9: the server is gone, requests were in flight", output);
+                self.figures.say(
+                    "kill -9: the server is gone, requests were in flight",
+                    output,
+                );
                 self.server.kill().map_err(|error| {
                     Failure::new(Exit::Failed, format!("cannot kill the server: {error}"))
                 })?;
@@ -199,7 +227,8 @@ impl Stage {
                 let killed = Instant::now();
                 self.server.start().await?;
                 let away = killed.elapsed().as_millis();
-                self.figures.say(&format!("it accepts again after {away} ms"), output);
+                self.figures
+                    .say(&format!("it accepts again after {away} ms"), output);
             }
         }
         Ok(())
@@ -210,7 +239,8 @@ impl Stage {
         let given_up = Instant::now() + DRAINED_WITHIN;
         while !self.proofs().iter().all(|(_, proof)| proof.lost.is_empty()) {
             if Instant::now() > given_up {
-                self.figures.say("not everything arrived within 60 s", output);
+                self.figures
+                    .say("not everything arrived within 60 s", output);
                 return Ok(());
             }
             self.look(output).await?;
@@ -238,7 +268,10 @@ impl Stage {
         let acknowledged = self.acknowledged.steps();
         [
             ("archive", Proof::of(&acknowledged, self.archive.arrived())),
-            ("portal", Proof::of(&acknowledged, &self.receiver.confirmed())),
+            (
+                "portal",
+                Proof::of(&acknowledged, &self.receiver.confirmed()),
+            ),
         ]
     }
 
@@ -262,7 +295,9 @@ impl Stage {
         }
         if proofs.iter().all(|(_, proof)| proof.holds()) {
             let repeats: u64 = proofs.iter().map(|(_, proof)| proof.repeats).sum();
-            output.line(format!("nothing lost, nothing reordered, {repeats} repeats"));
+            output.line(format!(
+                "nothing lost, nothing reordered, {repeats} repeats"
+            ));
         }
         let destinations: serde_json::Map<_, _> = proofs
             .iter()

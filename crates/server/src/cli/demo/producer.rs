@@ -120,7 +120,8 @@ pub async fn produce(
     }
     drop(hands);
     while let Some(ended) = producers.join_next().await {
-        ended.map_err(|error| Failure::new(Exit::Failed, format!("a producer ended: {error}")))??;
+        ended
+            .map_err(|error| Failure::new(Exit::Failed, format!("a producer ended: {error}")))??;
     }
     Ok(())
 }

@@ -85,7 +85,10 @@ mod tests {
         let arrivals = steps(&[(2, 1), (1, 1), (1, 1), (1, 2), (2, 2), (1, 1)]);
         let proof = Proof::of(&acknowledged, &arrivals);
         assert!(proof.holds());
-        assert_eq!((proof.acknowledged, proof.arrived, proof.repeats), (4, 4, 2));
+        assert_eq!(
+            (proof.acknowledged, proof.arrived, proof.repeats),
+            (4, 4, 2)
+        );
     }
 
     #[test]

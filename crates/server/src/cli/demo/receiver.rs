@@ -116,7 +116,10 @@ impl Receiver {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Full<Bytes>>, Infallible> {
         let mut response = Response::new(Full::default());
         let told = request
             .into_body()

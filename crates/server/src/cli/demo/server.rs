@@ -157,10 +157,7 @@ impl Server {
     }
 
     fn spawn(&self) -> std::io::Result<Child> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.log())?;
+        let log = File::options().create(true).append(true).open(self.log())?;
         Command::new(std::env::current_exe()?)
             .arg("serve")
             .arg("--config")
@@ -180,7 +177,9 @@ impl Server {
     fn trouble(&self, what: &str) -> Failure {
         let log = std::fs::read_to_string(self.log()).unwrap_or_default();
         let lines: Vec<_> = log.lines().collect();
-        let last = lines.get(lines.len().saturating_sub(10)..).unwrap_or_default();
+        let last = lines
+            .get(lines.len().saturating_sub(10)..)
+            .unwrap_or_default();
         Failure::new(
             Exit::Failed,
             format!("the server {what}; its last words:\n{}", last.join("\n")),

@@ -92,10 +92,11 @@ pub struct Story {
 struct Order {
     number: u64,
     step: u32,
-    city: usize,
-    article: usize,
+    city: (&'static str, &'static str),
+    article: (&'static str, u64, u64),
     quantity: u64,
-    carrier: usize,
+    carrier: &'static str,
+    zone: usize,
     sscc: String,
     ahead: VecDeque<Chapter>,
 }
@@ -110,7 +111,7 @@ enum Chapter {
     Picked,
     Packed,
     Dispatched,
-    Exception(usize),
+    Exception(&'static str, &'static str),
     OutForDelivery,
     Delivered,
 }
@@ -137,17 +138,18 @@ impl Story {
         ahead.extend([Chapter::Picked, Chapter::Packed, Chapter::Dispatched]);
         ahead.push_back(Chapter::OutForDelivery);
         while dice.below(5) == 0 {
-            let exception = dice.below(EXCEPTIONS.len());
-            ahead.extend([Chapter::Exception(exception), Chapter::OutForDelivery]);
+            let (reason, note) = dice.one_of(&EXCEPTIONS);
+            ahead.extend([Chapter::Exception(reason, note), Chapter::OutForDelivery]);
         }
         ahead.push_back(Chapter::Delivered);
         Order {
             number,
             step: 0,
-            city: dice.below(CITIES.len()),
-            article: dice.below(ARTICLES.len()),
+            city: dice.one_of(&CITIES),
+            article: dice.one_of(&ARTICLES),
             quantity: 1 + dice.below(4) as u64,
-            carrier: dice.below(CARRIERS.len()),
+            carrier: dice.one_of(&CARRIERS),
+            zone: dice.below(3),
             sscc: sscc(number % 1_000_000_000),
             ahead,
         }
@@ -177,8 +179,8 @@ impl Iterator for Story {
 
 impl Order {
     fn tell(&self, chapter: Chapter, now: u64) -> Happening {
-        let (country, city) = pick(&CITIES, self.city);
-        let (article, price_cents, weight_g) = pick(&ARTICLES, self.article);
+        let (country, city) = self.city;
+        let (article, price_cents, weight_g) = self.article;
         let (kind, detail) = match chapter {
             Chapter::Placed => (
                 "order.placed",
@@ -192,7 +194,7 @@ impl Order {
                 "order.paid",
                 json!({"total_cents": self.quantity * price_cents, "currency": "EUR"}),
             ),
-            Chapter::PickingStarted => ("picking.started", json!({"zone": self.article % 3})),
+            Chapter::PickingStarted => ("picking.started", json!({"zone": self.zone})),
             Chapter::OutOfStock => ("picking.out_of_stock", json!({"article": article})),
             Chapter::Restocked => ("picking.restocked", json!({"article": article})),
             Chapter::Picked => ("picking.done", json!({"quantity": self.quantity})),
@@ -202,19 +204,15 @@ impl Order {
             ),
             Chapter::Dispatched => (
                 "shipment.dispatched",
-                json!({"sscc": self.sscc, "carrier": pick(&CARRIERS, self.carrier)}),
+                json!({"sscc": self.sscc, "carrier": self.carrier}),
             ),
-            Chapter::OutForDelivery => (
-                "delivery.started",
-                json!({"sscc": self.sscc, "city": city}),
-            ),
-            Chapter::Exception(index) => {
-                let (reason, note) = pick(&EXCEPTIONS, index);
-                (
-                    "delivery.exception",
-                    json!({"sscc": self.sscc, "reason": reason, "note": note}),
-                )
+            Chapter::OutForDelivery => {
+                ("delivery.started", json!({"sscc": self.sscc, "city": city}))
             }
+            Chapter::Exception(reason, note) => (
+                "delivery.exception",
+                json!({"sscc": self.sscc, "reason": reason, "note": note}),
+            ),
             Chapter::Delivered => (
                 "delivery.done",
                 json!({"sscc": self.sscc, "city": city, "country": country}),
@@ -228,13 +226,6 @@ impl Order {
             data: json!({"order": self.number, "step": self.step, "detail": detail}).to_string(),
         }
     }
-}
-
-fn pick<T: Copy, const N: usize>(from: &[T; N], index: usize) -> T {
-    let [first, ..] = from else {
-        unreachable!("a list of the story is never empty")
-    };
-    *from.get(index).unwrap_or(first)
 }
 
 fn time(seconds: u64) -> String {
@@ -269,6 +260,11 @@ fn check_digit(digits: &str) -> u32 {
 struct Dice(u64);
 
 impl Dice {
+    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        let choice = choices.get(self.below(choices.len()));
+        *choice.expect("the index is below the length, and no list of the story is empty")
+    }
+
     fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -308,7 +304,11 @@ mod tests {
     #[test]
     fn the_story_has_exceptions_and_stock_outs() {
         let told: Vec<_> = Story::new(1).take(3000).collect();
-        for kind in ["delivery.exception", "picking.out_of_stock", "delivery.done"] {
+        for kind in [
+            "delivery.exception",
+            "picking.out_of_stock",
+            "delivery.done",
+        ] {
             assert!(told.iter().any(|h| h.kind.ends_with(kind)), "{kind}");
         }
     }

@@ -237,6 +237,16 @@ fn retry_after(answer: &Response<Bytes>) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
+
+    use http_body_util::BodyExt as _;
+    use hyper::body::Incoming;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use serde_json::json;
+    use tokio::net::TcpListener;
+
     use super::super::record::Origin;
     use super::*;
 
@@ -297,12 +307,7 @@ mod tests {
 
     #[test]
     fn only_what_comes_later_is_sent_again() {
-        let mut lines: Vec<_> = (1..=4)
-            .map(|line| Line {
-                origin: Origin::new("a".as_ref(), line),
-                text: Vec::new(),
-            })
-            .collect();
+        let mut lines = lines(&["a", "b", "c", "d"]);
         let mut sent = Sent::default();
         let later = sort(
             &mut lines,
@@ -321,5 +326,130 @@ mod tests {
             (sent.stored, sent.duplicates, sent.refused.len()),
             (1, 0, 1)
         );
+    }
+
+    /// A server on a free port that answers each request by the script: status, `Retry-After`, and
+    /// what becomes of the lines (`s`tored, `d`uplicate, `r`efused, `l`ater). It remembers the bodies.
+    async fn scripted(
+        script: Vec<(u16, Option<&'static str>, &'static str)>,
+    ) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let bodies = Arc::new(Mutex::new(Vec::new()));
+        let script = Arc::new(Mutex::new(VecDeque::from(script)));
+        let seen = Arc::clone(&bodies);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (seen, script) = (Arc::clone(&seen), Arc::clone(&script));
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let (seen, script) = (Arc::clone(&seen), Arc::clone(&script));
+                    async move {
+                        let body = request.into_body().collect().await?.to_bytes();
+                        seen.lock()
+                            .unwrap()
+                            .push(String::from_utf8_lossy(&body).into_owned());
+                        let (status, wait, lines) = script.lock().unwrap().pop_front().unwrap();
+                        Ok::<_, hyper::Error>(scripted_answer(status, wait, lines))
+                    }
+                });
+                drop(
+                    hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await,
+                );
+            }
+        });
+        let arguments = client::ServerArguments {
+            server: server.parse().unwrap(),
+            token_file: None,
+        };
+        (Client::new(&arguments).unwrap(), bodies)
+    }
+
+    fn scripted_answer(status: u16, wait: Option<&str>, lines: &str) -> Response<Full<Bytes>> {
+        let receipts: Vec<_> = lines
+            .chars()
+            .map(|line| match line {
+                's' => json!({"id": "1", "position": "g1.s0.1", "duplicate": false}),
+                'd' => json!({"id": "1", "position": "g1.s0.1", "duplicate": true}),
+                'r' => json!({"line": 1, "problem": {"status": 400, "title": "bad"}}),
+                _ => json!({"line": 1, "problem": {"status": 503, "title": "full"}}),
+            })
+            .collect();
+        let mut answer = Response::new(Full::from(json!({"receipts": receipts}).to_string()));
+        *answer.status_mut() = StatusCode::from_u16(status).unwrap();
+        if let Some(wait) = wait {
+            answer
+                .headers_mut()
+                .insert(RETRY_AFTER, wait.parse().unwrap());
+        }
+        answer
+    }
+
+    fn lines(texts: &[&str]) -> Vec<Line> {
+        (1..)
+            .zip(texts)
+            .map(|(line, text)| Line {
+                origin: Origin::new("a".as_ref(), line),
+                text: text.as_bytes().to_vec(),
+            })
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn a_slice_is_repeated_until_every_line_is_settled() {
+        let script = vec![
+            (503, Some("0"), "slrl"),
+            (429, Some("0"), "ll"),
+            (202, None, "sd"),
+        ];
+        let (client, bodies) = scripted(script).await;
+        let mut upload = Upload::new(client, Duration::from_secs(20));
+        let mut said = Vec::new();
+        let sent = upload
+            .slice(lines(&["a", "b", "c", "d"]), &mut |why| {
+                said.push(why.to_owned())
+            })
+            .await
+            .unwrap();
+        assert_eq!((sent.stored, sent.duplicates), (2, 1));
+        assert_eq!(sent.refused[0].origin.to_string(), "a:3");
+        assert_eq!(said, ["full; trying again"; 2]);
+        assert_eq!(
+            *bodies.lock().unwrap(),
+            ["a\nb\nc\nd\n", "b\nd\n", "b\nd\n"]
+        );
+    }
+
+    #[tokio::test]
+    async fn patience_ends_and_a_closed_door_is_no_reason_to_wait() {
+        let (client, _) = scripted(vec![(503, Some("0"), "l")]).await;
+        let failure = Upload::new(client, Duration::ZERO)
+            .slice(lines(&["a"]), &mut |_| ())
+            .await;
+        assert_eq!(failure.unwrap_err().exit, Exit::Failed);
+        let (client, _) = scripted(vec![(401, None, "")]).await;
+        let failure = Upload::new(client, Duration::from_secs(20))
+            .slice(lines(&["a"]), &mut |_| ())
+            .await;
+        assert_eq!(failure.unwrap_err().exit, Exit::NotAllowed);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_never_answered_is_not_waited_for() {
+        let free = TcpListener::bind(("127.0.0.1", 0))
+            .await
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let arguments = client::ServerArguments {
+            server: format!("http://{free}").parse().unwrap(),
+            token_file: None,
+        };
+        let client = Client::new(&arguments).unwrap();
+        let failure = Upload::new(client, Duration::from_secs(20))
+            .slice(lines(&["a"]), &mut |_| ())
+            .await;
+        assert_eq!(failure.unwrap_err().exit, Exit::Unreachable);
     }
 }
