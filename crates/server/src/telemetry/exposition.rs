@@ -1,0 +1,474 @@
+//! The page that `/metrics` serves, in Prometheus' text format. Every metric, its labels and its
+//! meaning are in `docs/metrics.md`; a test holds this page against it.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::prometheus_text;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use std::sync::Arc;
+use wayhold_model::OutcomeKind;
+use wayhold_store::figures::{COMMIT_BUCKETS, GROUP_BUCKETS};
+
+use super::histogram::Reading;
+use super::metrics::{DestinationMetrics, Metrics, Refusal};
+use super::report::Report;
+use crate::dispatch::LaneState;
+
+pub use prometheus_text::CONTENT_TYPE;
+
+/// Before every name.
+const PREFIX: &str = "wayhold";
+
+/// Writes the page.
+pub fn render(metrics: &Arc<Metrics>, report: Report) -> String {
+    let mut registry = Registry::with_prefix(PREFIX);
+    let metrics = Arc::clone(metrics);
+    registry.register_collector(Box::new(Scrape { metrics, report }));
+    let mut page = String::new();
+    // Writing to a String cannot fail; half a page would be worse than none.
+    match prometheus_text::encode(&mut page, &registry) {
+        Ok(()) => page,
+        Err(fmt::Error) => String::new(),
+    }
+}
+
+#[derive(Debug)]
+struct Scrape {
+    metrics: Arc<Metrics>,
+    report: Report,
+}
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page { encoder };
+        accepting(&mut page, &self.metrics)?;
+        attempts(&mut page, &self.metrics.destinations())?;
+        destinations(&mut page, &self.report)?;
+        store(&mut page, &self.report)?;
+        process(&mut page, &self.metrics, &self.report)
+    }
+}
+
+fn accepting(page: &mut Page<'_>, metrics: &Metrics) -> fmt::Result {
+    page.counter(
+        "events_accepted",
+        "Events stored and acknowledged, without duplicates",
+        [([], metrics.events_accepted.get())],
+    )?;
+    page.counter(
+        "events_duplicate",
+        "Events that had been accepted before and got their first receipt again",
+        [([], metrics.events_duplicate.get())],
+    )?;
+    page.counter(
+        "events_ignored",
+        "Events that matched no route and were dropped because the configuration says so",
+        [([], metrics.events_ignored.get())],
+    )?;
+    page.counter(
+        "events_refused",
+        "Events that were not accepted, by reason",
+        Refusal::ALL.map(|reason| ([("reason", reason.name())], metrics.refused(reason).get())),
+    )?;
+    page.histogram(
+        "accept_duration_seconds",
+        "From the whole request to its answer, for requests that were accepted",
+        [([], metrics.accept_duration.read())],
+    )
+}
+
+fn attempts(page: &mut Page<'_>, all: &[(Box<str>, Arc<DestinationMetrics>)]) -> fmt::Result {
+    page.counter(
+        "attempts",
+        "Delivery attempts that ended, by outcome",
+        all.iter().flat_map(|(name, metrics)| {
+            OUTCOMES.map(|outcome| {
+                let class = outcome.name();
+                let labels = [
+                    ("destination", &**name),
+                    ("outcome", outcome.name()),
+                    ("class", class),
+                ];
+                (labels, metrics.attempts(outcome).get())
+            })
+        }),
+    )?;
+    page.counter(
+        "repeats",
+        "Attempts after an unknown outcome: what a destination may have seen twice",
+        all.iter()
+            .map(|(name, metrics)| (of(name), metrics.repeats.get())),
+    )?;
+    page.histogram(
+        "attempt_duration_seconds",
+        "From an attempt's submission to its outcome",
+        all.iter()
+            .map(|(name, metrics)| (of(name), metrics.attempt_duration.read())),
+    )?;
+    page.histogram(
+        "delivery_latency_seconds",
+        "From acceptance to settlement as delivered",
+        all.iter()
+            .map(|(name, metrics)| (of(name), metrics.delivery_latency.read())),
+    )
+}
+
+fn destinations(page: &mut Page<'_>, report: &Report) -> fmt::Result {
+    let all = || {
+        report
+            .destinations
+            .iter()
+            .map(|one| (one.lane.name.as_str(), one))
+    };
+    page.gauge(
+        "pending_deliveries",
+        "Deliveries that are not resolved",
+        all().map(|(name, one)| (of(name), one.accounting.totals.pending)),
+    )?;
+    page.gauge(
+        "oldest_pending_age_seconds",
+        "Age of the oldest event with a delivery that is not resolved; 0 without one",
+        [([], report.oldest_pending_age().as_secs_f64())],
+    )?;
+    page.gauge(
+        "in_flight",
+        "Attempts that were sent and have not ended",
+        all().map(|(name, one)| (of(name), one.lane.in_flight as u64)),
+    )?;
+    page.gauge(
+        "blocked_keys",
+        "Ordering keys that wait for a failed or dead delivery",
+        all().map(|(name, one)| (of(name), one.lane.blocked_keys as u64)),
+    )?;
+    page.gauge(
+        "dead_letters",
+        "Deliveries that were given up and are held, by class",
+        all().flat_map(|(name, one)| {
+            let letters = one.dead_letters.iter();
+            letters.map(move |(class, n)| ([("destination", name), ("class", class.as_str())], *n))
+        }),
+    )?;
+    page.counter(
+        "redriven",
+        "Redrives of dead letters ever started",
+        all().map(|(name, one)| (of(name), one.accounting.totals.redriven)),
+    )?;
+    page.gauge(
+        "destination_state",
+        "1 for the state a destination is in, 0 for the others",
+        all().flat_map(|(name, one)| {
+            LaneState::ALL.map(|state| {
+                let is = u64::from(one.lane.state == state);
+                ([("destination", name), ("state", state.name())], is)
+            })
+        }),
+    )
+}
+
+fn store(page: &mut Page<'_>, report: &Report) -> fmt::Result {
+    let figures = &report.figures;
+    page.gauge(
+        "pending_bytes",
+        "Bytes of segments that hold something unresolved: at most so much do pending events occupy",
+        [([], figures.segment_bytes)],
+    )?;
+    page.gauge(
+        "segments",
+        "Segments by state",
+        [
+            ("active", figures.segments_active),
+            ("closed", figures.segments_closed),
+        ]
+        .map(|(state, n)| ([("state", state)], n)),
+    )?;
+    page.gauge(
+        "store_bytes",
+        "Bytes on disk by kind of file",
+        [
+            ("segments", figures.segment_bytes),
+            ("indexes", figures.index_bytes),
+            ("state", figures.state_bytes),
+            ("reserve", figures.reserve_bytes),
+        ]
+        .map(|(kind, bytes)| ([("kind", kind)], bytes)),
+    )?;
+    page.gauge(
+        "disk_free_bytes",
+        "Free bytes of the data directory's volume",
+        [([], figures.disk_free_bytes)],
+    )?;
+    page.gauge(
+        "queued_bytes",
+        "Bytes of events that wait for a commit",
+        [([], figures.queued_bytes)],
+    )?;
+    page.gauge(
+        "idempotency_reach_seconds",
+        "Age of the oldest id that is remembered",
+        [([], figures.window_reach.as_secs_f64())],
+    )?;
+    let micros = COMMIT_BUCKETS.map(|bound| count(bound) / MICROS_PER_SECOND);
+    page.histogram(
+        "sync_duration_seconds",
+        "Time to write and sync one group",
+        [(
+            [],
+            reading(
+                &micros,
+                &figures.commit_buckets,
+                count(figures.commit_micros) / MICROS_PER_SECOND,
+            ),
+        )],
+    )?;
+    page.histogram(
+        "group_events",
+        "Events in one group, that is in one commit",
+        [(
+            [],
+            reading(
+                &GROUP_BUCKETS.map(count),
+                &figures.group_buckets,
+                count(figures.group_events),
+            ),
+        )],
+    )
+}
+
+fn process(page: &mut Page<'_>, metrics: &Metrics, report: &Report) -> fmt::Result {
+    page.gauge(
+        "ready",
+        "1 while events can be durably accepted",
+        [([], u64::from(report.readiness.unready.is_none()))],
+    )?;
+    page.gauge(
+        "degraded",
+        "Number of findings that a person should look at; /readyz names them",
+        [([], report.readiness.degraded.len() as u64)],
+    )?;
+    page.gauge(
+        "no_auth",
+        "1 while the server takes every request without a token",
+        [([], u64::from(report.no_auth))],
+    )?;
+    page.counter(
+        "panics",
+        "Panics that were caught; each is a bug",
+        [([], metrics.panics.get())],
+    )?;
+    page.gauge(
+        "build_info",
+        "1, with the version",
+        [([("version", env!("CARGO_PKG_VERSION"))], 1.0)],
+    )
+}
+
+const MICROS_PER_SECOND: f64 = 1e6;
+
+const OUTCOMES: [OutcomeKind; 4] = [
+    OutcomeKind::Delivered,
+    OutcomeKind::Refused,
+    OutcomeKind::NotExecuted,
+    OutcomeKind::Unknown,
+];
+
+/// The label set of what belongs to one destination.
+fn of(destination: &str) -> [(&'static str, &str); 1] {
+    [("destination", destination)]
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "Prometheus knows no other numbers"
+)]
+fn count(n: u64) -> f64 {
+    n as f64
+}
+
+/// A histogram that the store keeps as counts per bound, and one more above.
+fn reading(bounds: &[f64], counts: &[u64], sum: f64) -> Reading {
+    let bounds = bounds.iter().copied().chain([f64::INFINITY]);
+    Reading {
+        buckets: bounds.zip(counts.iter().copied()).collect(),
+        sum,
+    }
+}
+
+/// The page under way.
+struct Page<'a> {
+    encoder: DescriptorEncoder<'a>,
+}
+
+type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
+
+impl Page<'_> {
+    fn counter<'l, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels<'l, N>, u64)>,
+    ) -> fmt::Result {
+        self.family(
+            name,
+            help,
+            MetricType::Counter,
+            samples,
+            |mut metric, value| metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
+        )
+    }
+
+    fn gauge<'l, const N: usize, V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels<'l, N>, V)>,
+    ) -> fmt::Result {
+        self.family(
+            name,
+            help,
+            MetricType::Gauge,
+            samples,
+            |mut metric, value| metric.encode_gauge(&value),
+        )
+    }
+
+    fn histogram<'l, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels<'l, N>, Reading)>,
+    ) -> fmt::Result {
+        self.family(
+            name,
+            help,
+            MetricType::Histogram,
+            samples,
+            |mut metric, value| {
+                metric.encode_histogram::<NoLabelSet>(
+                    value.sum,
+                    value.count(),
+                    &value.buckets,
+                    None,
+                )
+            },
+        )
+    }
+
+    fn family<'l, const N: usize, V>(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricType,
+        samples: impl IntoIterator<Item = (Labels<'l, N>, V)>,
+        encode: impl Fn(MetricEncoder<'_>, V) -> fmt::Result,
+    ) -> fmt::Result {
+        let mut family = self.encoder.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in samples {
+            encode(family.encode_family(&labels)?, value)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use wayhold_store::LaneTotals;
+
+    use super::super::report::tests::report;
+    use super::*;
+
+    fn page() -> String {
+        let metrics = Arc::new(Metrics::default());
+        metrics.events_accepted.inc_by(3);
+        metrics
+            .destination("orders")
+            .attempts(OutcomeKind::Delivered)
+            .inc();
+        let totals = LaneTotals {
+            accepted: 3,
+            delivered: 1,
+            pending: 1,
+            dead: 1,
+            ..LaneTotals::default()
+        };
+        render(&metrics, report(&[("orders", totals)]))
+    }
+
+    #[test]
+    fn samples_carry_their_values_and_labels() {
+        let page = page();
+        for line in [
+            "wayhold_events_accepted_total 3",
+            r#"wayhold_pending_deliveries{destination="orders"} 1"#,
+            r#"wayhold_dead_letters{destination="orders",class="refused"} 1"#,
+            r#"wayhold_attempts_total{destination="orders",outcome="delivered",class="delivered"} 1"#,
+            r#"wayhold_destination_state{destination="orders",state="running"} 1"#,
+            r#"wayhold_destination_state{destination="orders",state="paused"} 0"#,
+            "# TYPE wayhold_sync_duration_seconds histogram",
+        ] {
+            assert!(
+                page.lines().any(|found| found == line),
+                "{line}\nis not in\n{page}"
+            );
+        }
+    }
+
+    /// Names with their label names, as the page shows them.
+    fn exposed(page: &str) -> BTreeMap<String, BTreeSet<String>> {
+        let mut families = BTreeMap::new();
+        for line in page.lines() {
+            if let Some(name) = line.strip_prefix("# TYPE ") {
+                let name = name.split(' ').next().unwrap();
+                families
+                    .entry(name.to_owned())
+                    .or_insert_with(BTreeSet::new);
+                continue;
+            }
+            let Some((sample, _)) = line.rsplit_once(' ').filter(|_| !line.starts_with('#')) else {
+                continue;
+            };
+            let (name, labels) = sample.split_once('{').unwrap_or((sample, ""));
+            let family = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|suffix| name.strip_suffix(suffix))
+                .filter(|family| families.contains_key(*family))
+                .unwrap_or(name);
+            let labels = labels
+                .trim_end_matches('}')
+                .split(',')
+                .filter_map(|label| label.split('=').next());
+            let names = labels
+                .filter(|name| !name.is_empty() && *name != "le")
+                .map(str::to_owned);
+            families.get_mut(family).expect(family).extend(names);
+        }
+        families
+    }
+
+    #[test]
+    fn the_page_and_its_documentation_name_the_same_metrics_and_labels() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let documented: BTreeMap<_, BTreeSet<_>> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `"))
+            .map(|row| {
+                let name = row.split('`').next().unwrap();
+                let (name, labels) = name.split_once('{').unwrap_or((name, ""));
+                let labels = labels.trim_end_matches('}').split(',').map(str::trim);
+                (
+                    name.to_owned(),
+                    labels
+                        .filter(|l| !l.is_empty())
+                        .map(str::to_owned)
+                        .collect(),
+                )
+            })
+            .collect();
+        assert_eq!(exposed(&page()), documented);
+    }
+}

@@ -1,0 +1,238 @@
+//! What an operator sees of the whole server at one moment: gathered in one place, shown by
+//! `/v1/status`, `/readyz` and `/metrics`. Values only; making the report is `App`'s business.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wayhold_model::Timestamp;
+use wayhold_store::{Figures, Health, Recovery};
+
+use super::accounting::Accounting;
+use crate::dispatch::{LaneSnapshot, LaneState};
+
+/// The server at one moment.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// When it was made.
+    pub at: Timestamp,
+    /// When the process began to serve.
+    pub started_at: Timestamp,
+    /// Name of the data directory's node.
+    pub node: String,
+    /// Whether requests are taken without tokens although the listener is public.
+    pub no_auth: bool,
+    /// Whether events can be accepted, and what is not as it should be.
+    pub readiness: Readiness,
+    /// Sizes and counts of the store.
+    pub figures: Figures,
+    /// What opening the store found.
+    pub recovery: Arc<Recovery>,
+    /// Every destination that is configured or still owed something, by name.
+    pub destinations: Vec<DestinationReport>,
+}
+
+/// One destination at one moment.
+#[derive(Clone, Debug)]
+pub struct DestinationReport {
+    /// What speaks to it; `None` once it left the configuration.
+    pub kind: Option<&'static str>,
+    /// Who set its state, where a person did.
+    pub by: Option<String>,
+    /// Its counts.
+    pub accounting: Accounting,
+    /// Dead letters that are not under redrive, by class.
+    pub dead_letters: Vec<(String, u64)>,
+    /// Its lane.
+    pub lane: LaneSnapshot,
+}
+
+impl DestinationReport {
+    /// Age at `now` of its oldest pending event, where the lane knows it.
+    pub fn oldest_pending_age(&self, now: Timestamp) -> Option<Duration> {
+        self.lane
+            .oldest_accepted
+            .map(|accepted| now.since(accepted))
+    }
+}
+
+/// Whether events can be durably accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// Why not, where that is so.
+    pub unready: Option<String>,
+    /// What a person should know although events are accepted. Names neither keys nor payloads.
+    pub degraded: Vec<String>,
+}
+
+impl Readiness {
+    /// Decides from the store's health and how the server runs. A destination that is away makes the
+    /// server degraded, never unready: holding events meanwhile is what it is for.
+    pub fn decide(health: Health, stopping: bool, no_auth: bool, lanes: &[LaneSnapshot]) -> Self {
+        let unready = if stopping {
+            Some("the server is stopping".to_owned())
+        } else {
+            health.unavailable
+        };
+        let mut degraded = health.degraded;
+        if no_auth {
+            degraded.push("--no-auth: every request is taken without a token".to_owned());
+        }
+        let held = lanes.iter().filter(|lane| lane.state != LaneState::Running);
+        degraded.extend(held.map(|lane| {
+            format!(
+                "destination {} is {} since {}",
+                lane.name,
+                lane.state.name(),
+                lane.since
+            )
+        }));
+        Self { unready, degraded }
+    }
+}
+
+impl Report {
+    /// Whether every destination's identity holds; `None` where counts were in motion and none is
+    /// known to be broken.
+    pub fn accounting_holds(&self) -> Option<bool> {
+        let verdicts: Vec<_> = self
+            .destinations
+            .iter()
+            .map(|destination| destination.accounting.holds())
+            .collect();
+        if verdicts.contains(&Some(false)) {
+            Some(false)
+        } else if verdicts.contains(&None) {
+            None
+        } else {
+            Some(true)
+        }
+    }
+
+    /// Age of the oldest pending event, as far as the lanes know it, else of the oldest segment that
+    /// holds one.
+    pub fn oldest_pending_age(&self) -> Duration {
+        let pending: Vec<_> = self
+            .destinations
+            .iter()
+            .filter(|destination| destination.accounting.totals.pending > 0)
+            .collect();
+        let known = pending
+            .iter()
+            .filter_map(|destination| destination.oldest_pending_age(self.at))
+            .max();
+        let bound = self
+            .figures
+            .oldest_unresolved
+            .filter(|_| !pending.is_empty());
+        known.or(bound).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use wayhold_model::DestinationId;
+    use wayhold_store::LaneTotals;
+
+    use super::*;
+
+    pub(crate) fn lane(name: &str, state: LaneState) -> LaneSnapshot {
+        LaneSnapshot {
+            destination: DestinationId(1),
+            name: name.to_owned(),
+            state,
+            reason: None,
+            since: Timestamp::EPOCH,
+            in_flight: 0,
+            retries: 0,
+            last_error: None,
+            next_attempt: None,
+            oldest: None,
+            oldest_accepted: None,
+            blocked_keys: 0,
+            blocked: Vec::new(),
+            repeats: 0,
+            repeats_possible: 0,
+        }
+    }
+
+    pub(crate) fn report(destinations: &[(&str, LaneTotals)]) -> Report {
+        Report {
+            at: Timestamp::from_micros(2_000_000),
+            started_at: Timestamp::from_micros(1_000_000),
+            node: "node".to_owned(),
+            no_auth: false,
+            readiness: Readiness {
+                unready: None,
+                degraded: Vec::new(),
+            },
+            figures: Figures::default(),
+            recovery: Arc::default(),
+            destinations: destinations
+                .iter()
+                .map(|(name, totals)| DestinationReport {
+                    kind: Some("null"),
+                    by: None,
+                    accounting: Accounting::take(|| *totals),
+                    dead_letters: vec![("refused".to_owned(), totals.dead)],
+                    lane: lane(name, LaneState::Running),
+                })
+                .collect(),
+        }
+    }
+
+    fn healthy() -> Health {
+        Health {
+            unavailable: None,
+            degraded: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_destination_that_is_away_degrades_but_never_unreadies() {
+        let lanes = [
+            lane("orders", LaneState::Waiting),
+            lane("wms", LaneState::Running),
+        ];
+        let readiness = Readiness::decide(healthy(), false, false, &lanes);
+        assert_eq!(readiness.unready, None);
+        assert_eq!(
+            readiness.degraded,
+            ["destination orders is waiting since 1970-01-01T00:00:00.000000Z"]
+        );
+    }
+
+    #[test]
+    fn stopping_and_a_store_that_cannot_write_make_it_unready() {
+        let broken = || Health {
+            unavailable: Some("the disk has too little free space".to_owned()),
+            degraded: vec!["tail of 7.db is damaged".to_owned()],
+        };
+        let readiness = Readiness::decide(broken(), false, true, &[]);
+        assert_eq!(
+            readiness.unready.as_deref(),
+            Some("the disk has too little free space")
+        );
+        assert_eq!(readiness.degraded.len(), 2);
+        let stopping = Readiness::decide(healthy(), true, false, &[]);
+        assert_eq!(stopping.unready.as_deref(), Some("the server is stopping"));
+    }
+
+    #[test]
+    fn one_broken_identity_is_told_whatever_the_others_say() {
+        let whole = LaneTotals {
+            accepted: 1,
+            delivered: 1,
+            ..LaneTotals::default()
+        };
+        let lost = LaneTotals {
+            accepted: 2,
+            delivered: 1,
+            ..LaneTotals::default()
+        };
+        assert_eq!(report(&[("a", whole)]).accounting_holds(), Some(true));
+        assert_eq!(
+            report(&[("a", whole), ("b", lost)]).accounting_holds(),
+            Some(false)
+        );
+    }
+}
