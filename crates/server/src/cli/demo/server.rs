@@ -81,6 +81,16 @@ impl Server {
         })
     }
 
+    /// The command that goes on with this configuration and data.
+    pub fn command_line(&self) -> String {
+        let binary = std::env::current_exe().unwrap_or_else(|_| "wayhold".into());
+        format!(
+            "{} serve --config {}",
+            binary.display(),
+            self.config().display()
+        )
+    }
+
     /// Where it listens.
     pub fn address(&self) -> &Address {
         &self.address
