@@ -9,8 +9,6 @@ mod attempt;
 mod lane;
 mod order;
 mod pace;
-mod report;
-mod settle;
 mod steady;
 
 pub use dispatcher::{DispatchError, Dispatcher, Service, Surroundings, Target};

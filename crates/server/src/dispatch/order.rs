@@ -10,6 +10,8 @@
 //! beyond only where it begins and ends; the lane fetches it again (`Refill`) when its turn comes. After
 //! a restart the same structure grows again from what the store returns as unresolved.
 
+mod key;
+
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -19,11 +21,10 @@ use std::sync::Arc;
 use wayhold_model::{Position, StoredEvent, Timestamp};
 use wayhold_store::Delivery;
 
+use self::key::{Key, Retry};
 use crate::config::{OnDeadLetter, OnFailure};
 
-/// Most positions remembered of one key: enough that fetching again is rare for a key that is merely
-/// busy, and 10,000 blocked keys stay below 20 MiB.
-pub(super) const KEY_POSITIONS_MAX: usize = 64;
+pub(super) use self::key::KEY_POSITIONS_MAX;
 
 /// Most bytes of event bodies kept with what is set aside, per lane, so that a busy key need not look
 /// each event up again. Beyond it only positions are kept.
@@ -127,41 +128,6 @@ pub(super) struct Order {
     kept_bytes: usize,
 }
 
-#[derive(Debug, Default)]
-struct Key {
-    in_flight: u32,
-    // Of those in flight, attempts after the first.
-    retrying: u32,
-    // Failed, and not due yet; failed, and due.
-    sleeping: BTreeMap<Position, Retry>,
-    awake: BTreeMap<Position, Retry>,
-    // Not tried yet, in order; `beyond` follows after the last of them.
-    waiting: VecDeque<Waiting>,
-    waiting_count: u64,
-    beyond: Option<Beyond>,
-    refilling: bool,
-    // Dead letters that hold the key.
-    holds: Vec<Position>,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    position: Position,
-    event: Option<Arc<StoredEvent>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Beyond {
-    after: Position,
-    through: Position,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Retry {
-    history: History,
-    at: Timestamp,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Alarm {
     at: Timestamp,
@@ -238,10 +204,7 @@ impl Order {
         let policy = self.policy;
         let slot = match self.keys.entry(hash) {
             Entry::Vacant(slot) => {
-                slot.insert(Key {
-                    in_flight: 1,
-                    ..Key::default()
-                });
+                slot.insert(Key::default()).in_flight = 1;
                 return true;
             }
             Entry::Occupied(slot) => slot,
@@ -356,7 +319,7 @@ impl Order {
         }
         if !key.awake.is_empty() {
             self.due.push_back(Due::Key(hash));
-        } else if !key.waiting.is_empty() || key.beyond.is_some() {
+        } else if key.has_waiting() {
             self.released.push_back(hash);
         }
     }
@@ -535,182 +498,6 @@ impl Order {
     }
 }
 
-impl Key {
-    /// Whether a first attempt that was just read may go at once.
-    fn is_open(&self, policy: OrderPolicy) -> bool {
-        self.in_flight < policy.in_flight_per_key
-            && self.waiting.is_empty()
-            && self.beyond.is_none()
-            && self.awake.is_empty()
-            && self.holds.is_empty()
-            && (policy.on_failure == OnFailure::Park || self.sleeping.is_empty())
-    }
-
-    /// Remembers a delivery that must wait; says whether its body was kept.
-    fn set_aside(&mut self, position: Position, event: Option<Arc<StoredEvent>>) -> bool {
-        self.waiting_count += 1;
-        if let Some(beyond) = &mut self.beyond {
-            beyond.through = position;
-            return false;
-        }
-        if let Some(last) = self.waiting.back()
-            && self.waiting.len() >= KEY_POSITIONS_MAX
-        {
-            self.beyond = Some(Beyond {
-                after: last.position,
-                through: position,
-            });
-            return false;
-        }
-        let kept = event.is_some();
-        self.waiting.push_back(Waiting { position, event });
-        kept
-    }
-
-    fn next(&mut self, hash: u64, policy: OrderPolicy) -> Next {
-        if self.in_flight >= policy.in_flight_per_key {
-            return Next::Nothing;
-        }
-        let awake = self.awake.keys().next().copied();
-        let sleeping = self.sleeping.keys().next().copied();
-        // What a first attempt must not overtake: under `block` every failed one before it.
-        let ahead = match policy.on_failure {
-            OnFailure::Block => awake.into_iter().chain(sleeping).min(),
-            OnFailure::Park => awake,
-        };
-        let first = self.waiting.front().map(|waiting| waiting.position);
-        match (first, ahead) {
-            (Some(first), ahead)
-                if self.holds.is_empty() && ahead.is_none_or(|ahead| first < ahead) =>
-            {
-                self.take_waiting(hash)
-            }
-            (_, Some(ahead)) => self.take_awake(hash, ahead),
-            (None, None) if self.holds.is_empty() => self.ask_refill(hash),
-            _ => Next::Nothing,
-        }
-    }
-
-    fn take_waiting(&mut self, hash: u64) -> Next {
-        let Some(Waiting { position, event }) = self.waiting.pop_front() else {
-            return Next::Nothing;
-        };
-        self.waiting_count = self.waiting_count.saturating_sub(1);
-        self.in_flight += 1;
-        Next::Turn(Turn {
-            position,
-            key: Some(hash),
-            event,
-            history: History::default(),
-        })
-    }
-
-    fn take_awake(&mut self, hash: u64, position: Position) -> Next {
-        // Still asleep: its alarm will ask again.
-        let Some(retry) = self.awake.remove(&position) else {
-            return Next::Nothing;
-        };
-        self.in_flight += 1;
-        self.retrying += u32::from(!retry.history.is_first());
-        Next::Turn(Turn {
-            position,
-            key: Some(hash),
-            event: None,
-            history: retry.history,
-        })
-    }
-
-    fn ask_refill(&mut self, hash: u64) -> Next {
-        let Some(Beyond { after, through }) = self.beyond.filter(|_| !self.refilling) else {
-            return Next::Nothing;
-        };
-        self.refilling = true;
-        Next::Refill(Refill {
-            key: hash,
-            after,
-            through,
-        })
-    }
-
-    fn refill(&mut self, refill: Refill, positions: Vec<Position>) {
-        self.refilling = false;
-        let whole = positions.len() < KEY_POSITIONS_MAX;
-        let after = if whole {
-            Some(refill.through)
-        } else {
-            positions.last().copied()
-        };
-        // What was set aside while the refill ran lies behind `through` of the question.
-        self.beyond = self.beyond.zip(after).and_then(|(beyond, after)| {
-            (after < beyond.through).then_some(Beyond {
-                after,
-                through: beyond.through,
-            })
-        });
-        let events = positions.into_iter().map(|position| Waiting {
-            position,
-            event: None,
-        });
-        self.waiting.extend(events);
-        if self.beyond.is_none() {
-            self.waiting_count = u64::try_from(self.waiting.len()).unwrap_or(u64::MAX);
-        }
-    }
-
-    fn end_turn(&mut self, history: History) {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        self.retrying = self.retrying.saturating_sub(u32::from(!history.is_first()));
-    }
-
-    /// What the key weighs against the lane's bound.
-    fn burden(&self) -> usize {
-        let retries = self.sleeping.len() + self.awake.len();
-        let waits = !self.waiting.is_empty() || self.beyond.is_some() || !self.holds.is_empty();
-        retries.max(usize::from(waits))
-    }
-
-    fn is_blocked(&self) -> bool {
-        self.retrying > 0
-            || !self.sleeping.is_empty()
-            || !self.awake.is_empty()
-            || !self.holds.is_empty()
-    }
-
-    fn is_idle(&self) -> bool {
-        self.in_flight == 0
-            && self.sleeping.is_empty()
-            && self.awake.is_empty()
-            && self.waiting.is_empty()
-            && self.beyond.is_none()
-            && self.holds.is_empty()
-    }
-
-    fn oldest(&self) -> Option<Position> {
-        let waiting = self.waiting.front().map(|waiting| waiting.position);
-        let sleeping = self.sleeping.keys().next().copied();
-        let awake = self.awake.keys().next().copied();
-        waiting.into_iter().chain(sleeping).chain(awake).min()
-    }
-
-    fn describe(&self, hash: u64) -> Blocked {
-        let awake = self.awake.first_key_value();
-        let sleeping = self.sleeping.first_key_value();
-        let retry = awake
-            .into_iter()
-            .chain(sleeping)
-            .min_by_key(|(position, _)| **position);
-        let held = self.holds.iter().min().copied();
-        Blocked {
-            key: hash,
-            position: retry.map(|(position, _)| *position).or(held),
-            held: retry.is_none() && held.is_some(),
-            attempts: retry.map_or(0, |(_, retry)| retry.history.attempts),
-            retry_at: retry.map(|(_, retry)| retry.at),
-            waiting: self.waiting_count,
-        }
-    }
-}
-
 /// Takes a hash for what it is.
 #[derive(Clone, Copy, Debug, Default)]
 struct HashedAlready(u64);
@@ -733,5 +520,4 @@ impl Hasher for HashedAlready {
 }
 
 #[cfg(test)]
-#[path = "order_tests.rs"]
 mod tests;

@@ -3,10 +3,11 @@
 use wayhold_model::{Position, Timestamp};
 use wayhold_store::RunState;
 
-use super::lane::LaneTask;
-use super::order::Blocked;
-use super::snapshot::{BLOCKED_KEYS_SHOWN_MAX, BlockedKey, LaneSnapshot, LaneState};
-use super::steady::Steady;
+use super::LaneTask;
+use crate::dispatch::order::Blocked;
+use crate::dispatch::pace::Openings;
+use crate::dispatch::snapshot::{BLOCKED_KEYS_SHOWN_MAX, BlockedKey, LaneSnapshot, LaneState};
+use crate::dispatch::steady::Steady;
 
 impl LaneTask {
     /// Keeps since when the lane is in its state.
@@ -90,6 +91,20 @@ impl LaneTask {
             .chain(in_flight)
             .chain(self.first_unoffered())
             .min()
+    }
+
+    /// When the next attempt starts, in lane time, where the lane waits for a time.
+    pub(super) fn next_attempt(&self, now: Timestamp) -> Option<Timestamp> {
+        match self.openings(now) {
+            _ if !self.is_running() => None,
+            Openings::WaitUntil(at) => Some(at),
+            Openings::Free(_) | Openings::Probe => self.order.next_due(),
+        }
+    }
+
+    /// The earliest delivery that was read but not offered.
+    pub(super) fn first_unoffered(&self) -> Option<Position> {
+        self.buffer.front().map(|delivery| delivery.event.position)
     }
 
     /// What a delivery of a key waits for.

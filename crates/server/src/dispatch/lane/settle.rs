@@ -5,11 +5,11 @@ use tracing::{debug, info, warn};
 use wayhold_model::{Outcome, OutcomeKind, Timestamp};
 use wayhold_store::{AttemptRecord, Resolution};
 
-use super::attempt::{Sent, Settled};
-use super::lane::LaneTask;
-use super::pace::Change;
-use super::snapshot::LastError;
-use super::steady::Steady;
+use super::LaneTask;
+use crate::dispatch::attempt::{Sent, Settled};
+use crate::dispatch::pace::Change;
+use crate::dispatch::snapshot::LastError;
+use crate::dispatch::steady::Steady;
 use crate::sink::Finished;
 
 /// The moment at which a batch of outcomes is taken, by both clocks.

@@ -1,0 +1,185 @@
+//! What a lane does beside its loop: reading the disk, waiting for a sync. At most one errand of each
+//! kind is away, and it takes everything of its kind that has gathered.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tracing::{error, warn};
+use wayhold_model::{Position, StoredEvent};
+use wayhold_store::{Delivery, Lane, ReadError};
+
+use super::LaneTask;
+use crate::dispatch::attempt::Prepared;
+use crate::dispatch::order::{KEY_POSITIONS_MAX, Refill, Turn};
+use crate::dispatch::pace::{READ_AGAIN_AFTER, repeats_max};
+
+/// An errand that came back.
+pub(super) enum Done {
+    Read(Box<Lane>, Result<Vec<Delivery>, ReadError>),
+    Loaded(Vec<(Chosen, Result<Arc<StoredEvent>, ReadError>)>),
+    Refilled(Vec<(Refill, Result<Vec<Position>, ReadError>)>),
+    Recorded(Vec<Prepared>),
+    Synced(usize),
+}
+
+/// A turn whose event is being fetched.
+pub(super) struct Chosen {
+    pub(super) turn: Turn,
+    pub(super) probe: bool,
+}
+
+/// Which errands are under way: at most one of each.
+#[derive(Debug, Default)]
+pub(super) struct Away {
+    loading: bool,
+    refilling: bool,
+    recording: bool,
+    syncing: bool,
+}
+
+impl LaneTask {
+    pub(super) fn send_errands(&mut self) {
+        if !self.to_load.is_empty() && !self.away.loading {
+            self.away.loading = true;
+            let handle = self.handle.clone();
+            let chosen = std::mem::take(&mut self.to_load);
+            self.errands.spawn_blocking(move || {
+                let load = |chosen: Chosen| {
+                    let event = caught(|| handle.event(chosen.turn.position));
+                    (chosen, event)
+                };
+                Done::Loaded(chosen.into_iter().map(load).collect())
+            });
+        }
+        if !self.to_refill.is_empty() && !self.away.refilling {
+            self.away.refilling = true;
+            let handle = self.handle.clone();
+            let refills = std::mem::take(&mut self.to_refill);
+            self.errands.spawn_blocking(move || {
+                let fetch = |refill: Refill| {
+                    let Refill {
+                        key,
+                        after,
+                        through,
+                    } = refill;
+                    (
+                        refill,
+                        caught(|| handle.next_of_key(key, after, through, KEY_POSITIONS_MAX)),
+                    )
+                };
+                Done::Refilled(refills.into_iter().map(fetch).collect())
+            });
+        }
+        if !self.to_record.is_empty() && !self.away.recording {
+            self.away.recording = true;
+            let handle = self.handle.clone();
+            let starting = std::mem::take(&mut self.to_record);
+            self.errands.spawn(async move {
+                let starts = starting.iter().map(|prepared| {
+                    handle.record_start(prepared.event.position, prepared.number())
+                });
+                join_all(starts).await;
+                Done::Recorded(starting)
+            });
+        }
+        let unsynced_max = repeats_max(self.policy.concurrency) / 2;
+        if self.unsynced > unsynced_max && !self.away.syncing {
+            self.away.syncing = true;
+            let handle = self.handle.clone();
+            let settled = self.unsynced;
+            self.errands.spawn(async move {
+                handle.durable().await;
+                Done::Synced(settled)
+            });
+        }
+    }
+
+    pub(super) fn take_errand(&mut self, done: Done) {
+        match done {
+            Done::Read(reader, batch) => {
+                self.reader = Some(reader);
+                self.take_batch(batch);
+            }
+            Done::Loaded(loaded) => {
+                self.away.loading = false;
+                for (chosen, event) in loaded {
+                    self.take_loaded(&chosen, event);
+                }
+            }
+            Done::Refilled(refills) => {
+                self.away.refilling = false;
+                for (refill, positions) in refills {
+                    self.take_refill(refill, positions);
+                }
+            }
+            Done::Recorded(prepared) => {
+                self.away.recording = false;
+                for prepared in prepared {
+                    self.launch(prepared);
+                }
+            }
+            Done::Synced(settled) => {
+                self.away.syncing = false;
+                self.unsynced = self.unsynced.saturating_sub(settled);
+            }
+        }
+    }
+
+    fn take_batch(&mut self, batch: Result<Vec<Delivery>, ReadError>) {
+        match batch {
+            Ok(batch) => self.buffer.extend(batch),
+            Err(error) => {
+                warn!(destination = self.record.name, %error, "reading deliveries failed");
+                self.read_again_at = Some(self.now().after(READ_AGAIN_AFTER));
+            }
+        }
+    }
+
+    fn take_loaded(&mut self, chosen: &Chosen, event: Result<Arc<StoredEvent>, ReadError>) {
+        let Chosen { turn, probe } = chosen;
+        let error = match event {
+            Ok(event) => return self.prepared(Prepared::new(turn, event, *probe)),
+            Err(error) => error,
+        };
+        self.preparing -= 1;
+        self.retries_away -= usize::from(!turn.history.is_first());
+        if *probe {
+            self.pace.probe_given_up();
+        }
+        let position = turn.position;
+        match error {
+            ReadError::Damaged { .. } => {
+                // As in reading ahead: it stays unresolved, is named in health, and stops nobody.
+                error!(destination = self.record.name, %position, "a damaged event was skipped");
+                self.order.resolved(turn.key, turn.history);
+            }
+            ReadError::Failed { .. } => {
+                warn!(destination = self.record.name, %position, %error, "reading an event failed");
+                self.order
+                    .put_back(turn, self.now().after(READ_AGAIN_AFTER));
+            }
+        }
+    }
+
+    fn take_refill(&mut self, refill: Refill, positions: Result<Vec<Position>, ReadError>) {
+        match positions {
+            Ok(positions) => self.order.refilled(refill, positions),
+            Err(error) => {
+                warn!(destination = self.record.name, %error, "looking up a key's events failed");
+                self.order
+                    .refill_failed(refill, self.now().after(READ_AGAIN_AFTER));
+            }
+        }
+    }
+}
+
+/// Runs what reads the store. A panic in it counts as a read that failed, so it takes nothing with it.
+pub(super) fn caught<T>(read: impl FnOnce() -> Result<T, ReadError>) -> Result<T, ReadError> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_panic| {
+        Err(ReadError::Failed {
+            file: "an event".to_owned(),
+            reason: "the reader panicked".to_owned(),
+        })
+    })
+}

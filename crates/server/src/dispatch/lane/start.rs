@@ -1,0 +1,234 @@
+//! How a lane starts attempts: whose turn it is, what must be fetched or recorded first, and the
+//! hand-over to the sink.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tracing::error;
+use wayhold_model::Timestamp;
+use wayhold_store::RunState;
+
+use super::errand::{Chosen, Done, caught};
+use super::{BATCH_MAX, LaneTask};
+use crate::dispatch::attempt::Prepared;
+use crate::dispatch::order::{Next, Turn};
+use crate::dispatch::pace::{Openings, repeats_max};
+use crate::dispatch::steady::Steady;
+use crate::sink::Attempt;
+
+/// Most batches read in one pass when everything read is set aside; then the task yields.
+const READS_PER_PASS: usize = 4;
+
+impl LaneTask {
+    pub(super) fn is_running(&self) -> bool {
+        self.record.state == RunState::Running && self.stop_by.is_none() && self.sink.is_some()
+    }
+
+    /// Starts as many attempts as run state, pace, order and the bound on repeats allow.
+    pub(super) fn start_attempts(&mut self) {
+        self.again = false;
+        let now = self.now();
+        if self.read_again_at.is_some_and(|at| at <= now) {
+            self.read_again_at = None;
+        }
+        if !self.is_running() {
+            // What lies first is worth knowing even when nothing may start.
+            self.read_if_empty();
+            return;
+        }
+        self.order.wake(now);
+        let (openings, probe) = match self.openings(now) {
+            Openings::Free(openings) => (openings, false),
+            Openings::Probe => (1, true),
+            Openings::WaitUntil(_) => (0, false),
+        };
+        let mut reads_left = READS_PER_PASS;
+        for _ in 0..openings {
+            let Some(turn) = self.choose(now, &mut reads_left) else {
+                break;
+            };
+            self.prepare(turn, probe);
+        }
+    }
+
+    pub(super) fn openings(&self, now: Timestamp) -> Openings {
+        let away = self.flight.len() + self.preparing;
+        let room = repeats_max(self.policy.concurrency).saturating_sub(self.unsynced + away);
+        match self.pace.openings(now, away) {
+            Openings::Free(openings) => Openings::Free(openings.min(room)),
+            other => other,
+        }
+    }
+
+    /// Whose turn it is: retries and first attempts take turns, so neither starves the other, and
+    /// retries take a bounded share.
+    fn choose(&mut self, now: Timestamp, reads_left: &mut usize) -> Option<Turn> {
+        let retry_may = self.retries_away < self.pace.retries_max();
+        if retry_may && !self.last_was_retry {
+            if let Some(turn) = self.next_retry() {
+                self.last_was_retry = true;
+                return Some(turn);
+            }
+        }
+        self.last_was_retry = false;
+        if let Some(turn) = self.next_first(now, reads_left) {
+            return Some(turn);
+        }
+        if retry_may { self.next_retry() } else { None }
+    }
+
+    fn next_retry(&mut self) -> Option<Turn> {
+        loop {
+            match self.order.next_retry() {
+                Next::Turn(turn) => return Some(turn),
+                Next::Refill(refill) => self.to_refill.push(refill),
+                Next::Nothing => return None,
+            }
+        }
+    }
+
+    fn next_first(&mut self, now: Timestamp, reads_left: &mut usize) -> Option<Turn> {
+        loop {
+            match self.order.next_released() {
+                Next::Turn(turn) => return Some(turn),
+                Next::Refill(refill) => self.to_refill.push(refill),
+                Next::Nothing => break,
+            }
+        }
+        loop {
+            while self.order.may_read_ahead()
+                && let Some(delivery) = self.buffer.pop_front()
+            {
+                let retry_at = delivery
+                    .retry_at
+                    .map(|at| Steady::from_wall(at, self.clock.now(), now));
+                if let Some(turn) = self.order.offer(delivery, retry_at) {
+                    return Some(turn);
+                }
+            }
+            if *reads_left == 0 && self.buffer.is_empty() && self.may_read() {
+                self.again = true;
+                return None;
+            }
+            *reads_left = reads_left.saturating_sub(1);
+            if !self.read_if_empty() {
+                return None;
+            }
+        }
+    }
+
+    fn may_read(&self) -> bool {
+        self.reader.is_some()
+            && !self.at_tail
+            && self.read_again_at.is_none()
+            && self.stop_by.is_none()
+            && self.order.may_read_ahead()
+    }
+
+    /// Reads the next batch if nothing read is left; says whether there is one now. What lies on disk
+    /// is fetched by an errand.
+    fn read_if_empty(&mut self) -> bool {
+        if !self.buffer.is_empty() || !self.may_read() {
+            return false;
+        }
+        let Some(mut reader) = self.reader.take() else {
+            return false;
+        };
+        match reader.read_cached(BATCH_MAX) {
+            Some(batch) => {
+                self.reader = Some(reader);
+                self.at_tail = batch.is_empty();
+                self.buffer.extend(batch);
+                !self.buffer.is_empty()
+            }
+            None => {
+                self.errands.spawn_blocking(move || {
+                    let batch = caught(|| reader.read(BATCH_MAX));
+                    Done::Read(reader, batch)
+                });
+                false
+            }
+        }
+    }
+
+    /// A turn on its way to being sent: its event is fetched and its start recorded where needed.
+    fn prepare(&mut self, mut turn: Turn, probe: bool) {
+        self.preparing += 1;
+        self.retries_away += usize::from(!turn.history.is_first());
+        if probe {
+            self.pace.probe_chosen();
+        }
+        let at_hand = turn
+            .event
+            .take()
+            .or_else(|| self.handle.event_cached(turn.position));
+        match at_hand {
+            Some(event) => self.prepared(Prepared::new(&turn, event, probe)),
+            None => self.to_load.push(Chosen { turn, probe }),
+        }
+    }
+
+    pub(super) fn prepared(&mut self, prepared: Prepared) {
+        if self.must_record(&prepared) {
+            self.to_record.push(prepared);
+        } else {
+            self.launch(prepared);
+        }
+    }
+
+    /// The first attempt is recorded by its outcome, later ones before they are sent; after an unclean
+    /// stop whatever may have been under way then is recorded before too, so that an event that takes
+    /// the process down with it cannot do so uncounted. A redrive is on record as such already.
+    fn must_record(&mut self, prepared: &Prepared) -> bool {
+        if prepared.history.letter.is_some() {
+            return false;
+        }
+        if prepared.history.attempts > 0 {
+            return true;
+        }
+        let before = self.record_first;
+        self.record_first = before.saturating_sub(1);
+        before > 0
+    }
+
+    pub(super) fn launch(&mut self, prepared: Prepared) {
+        self.preparing -= 1;
+        if prepared.probe {
+            self.pace.probe_sent();
+        }
+        if prepared.history.after_unknown {
+            self.repeats += 1;
+            self.metrics.repeats.inc();
+        }
+        let event = Arc::clone(&prepared.event);
+        let number = prepared.number();
+        let token = self.flight.insert(prepared.sent(Instant::now()));
+        let finish = self.finish.clone();
+        self.ready.push(Attempt::new(
+            event,
+            number,
+            self.policy.timeout,
+            token,
+            finish,
+        ));
+    }
+
+    /// Hands what is ready to the sink. A sink that panics loses nothing: attempts that it did not take
+    /// end as unknown when they are dropped.
+    pub(super) fn submit(&mut self) {
+        let Some(sink) = self.sink.as_deref().filter(|_| !self.ready.is_empty()) else {
+            return;
+        };
+        let ready = &mut self.ready;
+        if catch_unwind(AssertUnwindSafe(|| sink.submit(ready))).is_err() {
+            self.process_metrics.panics.inc();
+            error!(
+                destination = self.record.name,
+                attempts = ready.len(),
+                "the sink panicked; its attempts count as failed"
+            );
+        }
+        self.ready.clear();
+    }
+}
