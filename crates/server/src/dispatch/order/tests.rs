@@ -660,9 +660,8 @@ fn any_policy() -> impl Strategy<Value = OrderPolicy> {
 
 /// Many keys, few, or nearly one, so that some histories outgrow what is remembered of a key.
 fn keys() -> impl Strategy<Value = Vec<Option<u64>>> {
-    prop_oneof![Just(20_u64), Just(4), Just(1)].prop_flat_map(|keys| {
-        prop::collection::vec(prop::option::weighted(0.9, 0..keys), 1..300)
-    })
+    prop_oneof![Just(20_u64), Just(4), Just(1)]
+        .prop_flat_map(|keys| prop::collection::vec(prop::option::weighted(0.9, 0..keys), 1..300))
 }
 
 proptest! {
