@@ -1,6 +1,8 @@
 //! The Wayhold server as a library; the binary `wayhold` is its command line. Modules in suggested
 //! reading order.
 
+pub mod api;
+pub mod auth;
 pub mod clock;
 pub mod config;
 pub mod dispatch;

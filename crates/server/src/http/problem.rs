@@ -225,7 +225,24 @@ impl Problem {
 
     /// The answer that carries it.
     pub fn to_response<B: From<String>>(&self) -> http::Response<B> {
-        let mut response = http::Response::new(B::from(self.to_json()));
+        self.to_response_with(self.to_json())
+    }
+
+    /// The answer that carries it and one more member, given as JSON text.
+    pub(crate) fn to_response_with_member<B: From<String>>(
+        &self,
+        name: &'static str,
+        json: &str,
+    ) -> http::Response<B> {
+        let mut text = self.to_json();
+        text.pop();
+        // Writing to a String cannot fail.
+        let _infallible = write!(text, r#","{name}":{json}}}"#);
+        self.to_response_with(text)
+    }
+
+    fn to_response_with<B: From<String>>(&self, text: String) -> http::Response<B> {
+        let mut response = http::Response::new(B::from(text));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(
@@ -233,11 +250,9 @@ impl Problem {
             HeaderValue::from_static("application/problem+json"),
         );
         if let Some(wait) = self.retry_after {
+            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
             // Rounded up: coming back too early would be refused again.
-            headers.insert(
-                RETRY_AFTER,
-                HeaderValue::from(wait.as_millis().div_ceil(1000) as u64),
-            );
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.kind == ProblemType::Unauthenticated {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
