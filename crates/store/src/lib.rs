@@ -20,6 +20,7 @@ pub(crate) mod connection;
 pub mod disk;
 
 pub mod catalog;
+pub mod progress;
 
 pub use catalog::{Catalog, CatalogError, DestinationRecord, RunState};
 pub use delivery::{
@@ -29,4 +30,5 @@ pub use error::{AppendError, OpenError, ReadError};
 pub use figures::{Figures, Found, Health, Recovery};
 pub use lane::{Lane, LaneHandle};
 pub use options::Options;
+pub use progress::{DeadLetters, LetterError};
 pub use store::Store;

@@ -1,0 +1,85 @@
+//! A chunk: 4,096 consecutive sequences of a lane, one bit each, set when the delivery is resolved.
+
+/// Sequences per chunk, as a power of two: a chunk is 512 bytes, so several fit a page, and a flush of a
+/// lane that settles in order rewrites one or two.
+const BITS: u32 = 12;
+
+/// Bytes of a chunk on disk.
+pub(super) const BYTES: usize = 1 << (BITS - 3);
+
+const WORDS: usize = BYTES / 8;
+
+/// Which of 4,096 sequences are resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Chunk([u64; WORDS]);
+
+/// Number of the chunk that holds a sequence.
+pub(super) fn number_of(sequence: u64) -> u64 {
+    sequence >> BITS
+}
+
+impl Chunk {
+    pub(super) fn new() -> Self {
+        Self([0; WORDS])
+    }
+
+    /// Marks a sequence of this chunk as resolved; whether it was not before.
+    pub(super) fn set(&mut self, sequence: u64) -> bool {
+        let (word, mask) = place(sequence);
+        let Some(word) = self.0.get_mut(word) else {
+            return false;
+        };
+        let is_new = *word & mask == 0;
+        *word |= mask;
+        is_new
+    }
+
+    /// Whether a sequence of this chunk is resolved.
+    pub(super) fn contains(&self, sequence: u64) -> bool {
+        let (word, mask) = place(sequence);
+        self.0.get(word).is_some_and(|word| word & mask != 0)
+    }
+
+    /// Disk form: sequence `n` of the chunk is bit `n % 8` of byte `n / 8`.
+    pub(super) fn to_bytes(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(self.0) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// From the disk form.
+    pub(super) fn from_bytes(bytes: &[u8; BYTES]) -> Self {
+        let mut words = [0; WORDS];
+        for (word, place) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*place);
+        }
+        Self(words)
+    }
+}
+
+fn place(sequence: u64) -> (usize, u64) {
+    let word = (sequence >> 6) as usize % WORDS;
+    (word, 1 << (sequence % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bit_is_new_once_and_lies_where_the_format_says() {
+        for sequence in [0, 1, 9, 4095, 4096 * 7 + 9, u64::MAX] {
+            let mut chunk = Chunk::new();
+            assert!(!chunk.contains(sequence));
+            assert!(chunk.set(sequence));
+            assert!(!chunk.set(sequence));
+            assert!(chunk.contains(sequence));
+            let bytes = chunk.to_bytes();
+            let within = usize::try_from(sequence % 4096).unwrap();
+            assert_eq!(bytes[within / 8], 1 << (within % 8), "{sequence}");
+            assert_eq!(Chunk::from_bytes(&bytes), chunk);
+        }
+    }
+}

@@ -1,0 +1,557 @@
+//! One state file: its tables, reading all of it at open, and writing a batch as one transaction.
+//!
+//! Integers of SQLite are signed; sequences and times are stored as the same 64 bits. Rows that could
+//! make the store forget a delivery carry a checksum (XXH3-64 with the node's seed).
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use wayhold_model::{LaneId, Sequence, hash};
+
+use crate::connection::{self, Access, ConnectionError, FreePages, Profile};
+use crate::progress::attempts;
+use crate::progress::chunk::{self, Chunk};
+use crate::progress::dead_letters;
+use crate::progress::letter::LetterChange;
+use crate::progress::memory::{Batch, Dropped, Loaded, Retry, Totals};
+
+/// Version of the format, kept as SQLite's `user_version`.
+const FORMAT: i64 = 1;
+
+/// Tells the file apart from other SQLite files: `WHst`.
+const APPLICATION_ID: i64 = 0x5748_7374;
+
+/// Free pages that one step gives back to the file system.
+const PAGES_RETURNED_PER_STEP: u32 = 64;
+
+/// Free pages that are kept, since a busy file needs them again at once.
+const FREE_PAGES_KEPT: i64 = 256;
+
+const PROFILE: Profile = Profile {
+    page_size: 4096,
+    free_pages: FreePages::ReturnInSteps,
+    cache_kib: 4096,
+};
+
+const SCHEMA: &str = "
+CREATE TABLE shard(next_letter INTEGER NOT NULL) STRICT;
+CREATE TABLE lanes(
+    lane INTEGER PRIMARY KEY, floor INTEGER NOT NULL, accepted_base INTEGER NOT NULL,
+    delivered INTEGER NOT NULL, dead INTEGER NOT NULL, expired INTEGER NOT NULL,
+    discarded INTEGER NOT NULL, redriven INTEGER NOT NULL, row_check INTEGER NOT NULL
+) STRICT;
+CREATE TABLE chunks(
+    lane INTEGER NOT NULL, chunk INTEGER NOT NULL, resolved BLOB NOT NULL, row_check INTEGER NOT NULL,
+    PRIMARY KEY(lane, chunk)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE retries(
+    lane INTEGER NOT NULL, sequence INTEGER NOT NULL, attempts INTEGER NOT NULL, retry_at INTEGER,
+    history TEXT NOT NULL, PRIMARY KEY(lane, sequence)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE dead_letters(
+    id INTEGER PRIMARY KEY, lane INTEGER NOT NULL, destination INTEGER NOT NULL,
+    sequence INTEGER NOT NULL, redriving INTEGER NOT NULL, class TEXT NOT NULL, attempts TEXT NOT NULL,
+    row_check INTEGER NOT NULL, accepted_at INTEGER NOT NULL, tenant INTEGER NOT NULL,
+    destinations TEXT NOT NULL, event_id TEXT NOT NULL, source TEXT NOT NULL, type TEXT NOT NULL,
+    subject TEXT NOT NULL, key TEXT NOT NULL, time TEXT NOT NULL, content_type TEXT NOT NULL,
+    dataschema TEXT NOT NULL, extensions TEXT NOT NULL, data BLOB NOT NULL
+) STRICT;
+CREATE INDEX dead_letters_by_sequence ON dead_letters(lane, sequence);
+CREATE INDEX dead_letters_by_class ON dead_letters(destination, class, redriving);
+CREATE INDEX dead_letters_redriving ON dead_letters(lane) WHERE redriving = 1;
+CREATE TABLE dropped(
+    segment INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL
+) STRICT;
+";
+
+/// Columns of `dead_letters`, for carrying rows over as they are.
+const LETTER_COLUMNS: usize = 21;
+
+/// A state file that is open for writing.
+#[derive(Debug)]
+pub(super) struct StateFile {
+    pub(super) path: PathBuf,
+    connection: Connection,
+    seed: u64,
+}
+
+/// What a file holds, with what could not be used.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    pub(super) loaded: Loaded,
+    /// One sentence per damaged row that was left out.
+    pub(super) findings: Vec<String>,
+}
+
+/// Dead letters that were carried into a new file.
+#[derive(Debug, Default)]
+pub(super) struct Carried {
+    /// Lane, sequence and whether under redrive.
+    pub(super) letters: Vec<(LaneId, Sequence, bool)>,
+    /// Whether the old file could be read to its end.
+    pub(super) whole: bool,
+}
+
+impl StateFile {
+    /// Makes a new file and fills it in one transaction: until that is committed it holds no table and
+    /// counts as absent. The caller syncs the directory.
+    pub(super) fn create(
+        path: &Path,
+        vfs: Option<&str>,
+        seed: u64,
+        fill: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+    ) -> Result<Self, ConnectionError> {
+        let mut connection = connection::open(path, Access::Create, PROFILE, vfs)?;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute_batch(SCHEMA)?;
+        transaction.execute("INSERT INTO shard VALUES (1)", [])?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", FORMAT)?;
+        fill(&transaction)?;
+        transaction.commit()?;
+        Ok(Self {
+            path: path.to_owned(),
+            connection,
+            seed,
+        })
+    }
+
+    /// Opens a file that exists, and syncs what recovery took from its log: a letter that was read there
+    /// may be the only copy of its event. `None` where its making was cut off.
+    pub(super) fn open(
+        path: &Path,
+        vfs: Option<&str>,
+        seed: u64,
+    ) -> Result<Option<Self>, ConnectionError> {
+        let connection = connection::open(path, Access::Write, PROFILE, vfs)?;
+        let tables: i64 =
+            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        if tables == 0 {
+            return Ok(None);
+        }
+        for (pragma, expected) in [("application_id", APPLICATION_ID), ("user_version", FORMAT)] {
+            let found: i64 = connection.pragma_query_value(None, pragma, |row| row.get(0))?;
+            if found != expected {
+                return Err(ConnectionError::Setting {
+                    name: if pragma == "user_version" {
+                        "user_version"
+                    } else {
+                        "application_id"
+                    },
+                    expected: expected.to_string(),
+                    found: found.to_string(),
+                });
+            }
+        }
+        let file = Self {
+            path: path.to_owned(),
+            connection,
+            seed,
+        };
+        file.checkpoint()?;
+        Ok(Some(file))
+    }
+
+    /// Opens a file for reading letters beside its writer.
+    pub(super) fn open_reader(
+        path: &Path,
+        vfs: Option<&str>,
+    ) -> Result<Connection, ConnectionError> {
+        connection::open(path, Access::Read, PROFILE, vfs)
+    }
+
+    /// Writes a batch as one synced transaction, or nothing of it.
+    pub(super) fn write(&mut self, batch: &Batch) -> rusqlite::Result<()> {
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        write(&transaction, batch, self.seed)?;
+        transaction.commit()
+    }
+
+    /// Moves the log into the file and syncs both; a reader in the way only postpones it.
+    pub(super) fn checkpoint(&self) -> rusqlite::Result<()> {
+        self.connection
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+    }
+
+    /// Gives a few free pages back; whether there are more.
+    pub(super) fn return_free_pages(&self) -> rusqlite::Result<bool> {
+        let free: i64 = self
+            .connection
+            .pragma_query_value(None, "freelist_count", |row| row.get(0))?;
+        if free <= FREE_PAGES_KEPT {
+            return Ok(false);
+        }
+        self.connection
+            .execute_batch(&format!("PRAGMA incremental_vacuum({PAGES_RETURNED_PER_STEP})"))?;
+        Ok(free > FREE_PAGES_KEPT + i64::from(PAGES_RETURNED_PER_STEP))
+    }
+
+    /// Everything but dead letters and histories, which stay in the file. An error means that the file
+    /// as a whole cannot be trusted.
+    pub(super) fn read(&self) -> rusqlite::Result<Contents> {
+        let mut contents = Contents::default();
+        let loaded = &mut contents.loaded;
+        let connection = &self.connection;
+        let (next, newest): (i64, Option<i64>) = connection.query_row(
+            "SELECT next_letter, (SELECT max(id) FROM dead_letters) FROM shard",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )?;
+        loaded.next_letter = next.max(newest.unwrap_or(0) + 1).cast_unsigned();
+        let mut lanes = connection.prepare("SELECT * FROM lanes ORDER BY lane")?;
+        let mut rows = lanes.query([])?;
+        while let Some(row) = rows.next()? {
+            loaded.lanes.push(read_lane(row, self.seed)?);
+        }
+        let mut chunks = connection.prepare("SELECT * FROM chunks ORDER BY lane, chunk")?;
+        let mut rows = chunks.query([])?;
+        while let Some(row) = rows.next()? {
+            let (lane, number, chunk) = read_chunk(row, self.seed)?;
+            match chunk {
+                Some(chunk) => loaded.chunks.push((lane, number, chunk)),
+                None => contents.findings.push(format!(
+                    "{}: what was resolved of lane {} in sequences {} to {} is damaged; those \
+                     deliveries may be repeated and counted again",
+                    self.path.display(),
+                    lane.0,
+                    number << 12,
+                    (number << 12) | 4095,
+                )),
+            }
+        }
+        let mut retries =
+            connection.prepare("SELECT lane, sequence, attempts, retry_at FROM retries")?;
+        let mut rows = retries.query([])?;
+        while let Some(row) = rows.next()? {
+            let retry = Retry {
+                attempts: row.get(2)?,
+                retry_at: row.get::<_, Option<i64>>(3)?.map(dead_letters::timestamp),
+            };
+            let sequence = row.get::<_, i64>(1)?.cast_unsigned();
+            loaded.retries.push((LaneId(row.get(0)?), sequence, retry));
+        }
+        let mut redriving = connection
+            .prepare("SELECT id, lane FROM dead_letters WHERE redriving = 1 ORDER BY id")?;
+        let mut rows = redriving.query([])?;
+        while let Some(row) = rows.next()? {
+            let letter = row.get::<_, i64>(0)?.cast_unsigned();
+            loaded.redriving.push((letter, LaneId(row.get(1)?)));
+        }
+        let mut dropped = connection.prepare("SELECT segment, first, last FROM dropped")?;
+        let mut rows = dropped.query([])?;
+        while let Some(row) = rows.next()? {
+            loaded.dropped.push(Dropped {
+                segment: row.get::<_, i64>(0)?.cast_unsigned(),
+                first: Sequence(row.get::<_, i64>(1)?.cast_unsigned()),
+                last: Sequence(row.get::<_, i64>(2)?.cast_unsigned()),
+            });
+        }
+        Ok(contents)
+    }
+
+    /// Copies retries and dead letters into a new file, as far as they can be read. Errors are those of
+    /// the new file.
+    pub(super) fn carry_into(&self, new: &Transaction<'_>) -> rusqlite::Result<Carried> {
+        carry(&self.connection, new)
+    }
+}
+
+/// Writes a batch within a transaction.
+pub(super) fn write(
+    transaction: &Transaction<'_>,
+    batch: &Batch,
+    seed: u64,
+) -> rusqlite::Result<()> {
+    write_chunks(transaction, batch, seed)?;
+    write_letters(transaction, batch, seed)?;
+    write_retries(transaction, batch)?;
+    for (lane, floor, totals) in &batch.lanes {
+        let values = lane_values(*lane, *floor, totals);
+        let [id, floor, base, delivered, dead, expired, discarded, redriven] = values;
+        transaction
+            .prepare_cached("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")?
+            .execute([
+                id,
+                floor,
+                base,
+                delivered,
+                dead,
+                expired,
+                discarded,
+                redriven,
+                check_of_values(&values, seed),
+            ])?;
+    }
+    for (segment, dropped) in &batch.dropped {
+        match dropped {
+            Some(dropped) => transaction.execute(
+                "INSERT OR REPLACE INTO dropped VALUES (?, ?, ?)",
+                [*segment, dropped.first.0, dropped.last.0].map(u64::cast_signed),
+            )?,
+            None => transaction.execute(
+                "DELETE FROM dropped WHERE segment = ?",
+                [segment.cast_signed()],
+            )?,
+        };
+    }
+    Ok(())
+}
+
+fn write_chunks(
+    transaction: &Transaction<'_>,
+    batch: &Batch,
+    seed: u64,
+) -> rusqlite::Result<()> {
+    let mut replace =
+        transaction.prepare_cached("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?)")?;
+    for (lane, number, chunk) in &batch.chunks {
+        let bytes = chunk.to_bytes();
+        let check = chunk_check(*lane, *number, &bytes, seed);
+        replace.execute(params![lane.0, number.cast_signed(), bytes, check])?;
+    }
+    let mut remove =
+        transaction.prepare_cached("DELETE FROM chunks WHERE lane = ? AND chunk = ?")?;
+    for (lane, number) in &batch.stale {
+        remove.execute(params![lane.0, number.cast_signed()])?;
+    }
+    Ok(())
+}
+
+fn write_retries(transaction: &Transaction<'_>, batch: &Batch) -> rusqlite::Result<()> {
+    for ((lane, sequence), (retry, new)) in &batch.retries {
+        let sequence = sequence.cast_signed();
+        let Some(retry) = retry else {
+            transaction
+                .prepare_cached("DELETE FROM retries WHERE lane = ? AND sequence = ?")?
+                .execute(params![lane.0, sequence])?;
+            continue;
+        };
+        let mut history = history_of(transaction, *lane, sequence)?;
+        history.extend_from_slice(new);
+        transaction
+            .prepare_cached("INSERT OR REPLACE INTO retries VALUES (?, ?, ?, ?, ?)")?
+            .execute(params![
+                lane.0,
+                sequence,
+                retry.attempts,
+                retry.retry_at.map(|at| at.as_micros().cast_signed()),
+                attempts::to_text(&history),
+            ])?;
+    }
+    Ok(())
+}
+
+fn write_letters(
+    transaction: &Transaction<'_>,
+    batch: &Batch,
+    seed: u64,
+) -> rusqlite::Result<()> {
+    if batch.letters.is_empty() {
+        return Ok(());
+    }
+    transaction.execute(
+        "UPDATE shard SET next_letter = ?",
+        [batch.next_letter.cast_signed()],
+    )?;
+    for (id, change) in &batch.letters {
+        match change {
+            LetterChange::New(letter) => {
+                let sequence = letter.event.position.sequence.0;
+                let mut history = history_of(transaction, letter.lane, sequence.cast_signed())?;
+                if let Some((_, unwritten)) = batch.retries.get(&(letter.lane, sequence)) {
+                    history.extend_from_slice(unwritten);
+                }
+                history.extend_from_slice(&letter.attempts);
+                dead_letters::insert(transaction, *id, letter, &history, seed)?;
+            }
+            LetterChange::Changed {
+                redriving,
+                attempts,
+            } => dead_letters::update(transaction, *id, *redriving, attempts)?,
+            LetterChange::Removed => {
+                transaction
+                    .prepare_cached("DELETE FROM dead_letters WHERE id = ?")?
+                    .execute([id.cast_signed()])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn history_of(
+    connection: &Connection,
+    lane: LaneId,
+    sequence: i64,
+) -> rusqlite::Result<Vec<crate::AttemptRecord>> {
+    let text: Option<String> = connection
+        .prepare_cached("SELECT history FROM retries WHERE lane = ? AND sequence = ?")?
+        .query_row(params![lane.0, sequence], |row| row.get(0))
+        .optional()?;
+    Ok(text.map_or_else(Vec::new, |text| attempts::from_text(&text)))
+}
+
+/// Attempts recorded of one unresolved delivery, oldest first.
+pub(super) fn read_history(
+    connection: &Connection,
+    lane: LaneId,
+    sequence: Sequence,
+) -> rusqlite::Result<Vec<crate::AttemptRecord>> {
+    history_of(connection, lane, sequence.0.cast_signed())
+}
+
+fn lane_values(lane: LaneId, floor: u64, totals: &Totals) -> [i64; 8] {
+    [
+        u64::from(lane.0),
+        floor,
+        totals.accepted_base,
+        totals.delivered,
+        totals.dead,
+        totals.expired,
+        totals.discarded,
+        totals.redriven,
+    ]
+    .map(u64::cast_signed)
+}
+
+fn read_lane(row: &Row<'_>, seed: u64) -> rusqlite::Result<(LaneId, u64, Totals)> {
+    let mut values = [0; 8];
+    for (column, value) in values.iter_mut().enumerate() {
+        *value = row.get(column)?;
+    }
+    if row.get::<_, i64>(8)? != check_of_values(&values, seed) {
+        return Err(damaged("lanes"));
+    }
+    let [lane, floor, accepted_base, delivered, dead, expired, discarded, redriven] =
+        values.map(i64::cast_unsigned);
+    let totals = Totals {
+        accepted_base,
+        delivered,
+        dead,
+        expired,
+        discarded,
+        redriven,
+        redriving: 0,
+    };
+    let lane = u32::try_from(lane).map_err(|_| damaged("lanes"))?;
+    Ok((LaneId(lane), floor, totals))
+}
+
+/// The chunk is `None` where it is damaged.
+fn read_chunk(row: &Row<'_>, seed: u64) -> rusqlite::Result<(LaneId, u64, Option<Chunk>)> {
+    let lane = LaneId(row.get(0)?);
+    let number = row.get::<_, i64>(1)?.cast_unsigned();
+    let bytes = row.get_ref(2)?.as_blob()?;
+    let check: i64 = row.get(3)?;
+    let chunk = <&[u8; chunk::BYTES]>::try_from(bytes)
+        .ok()
+        .filter(|bytes| chunk_check(lane, number, *bytes, seed) == check)
+        .map(Chunk::from_bytes);
+    Ok((lane, number, chunk))
+}
+
+fn check_of_values(values: &[i64; 8], seed: u64) -> i64 {
+    let mut bytes = [0; 64];
+    for (place, value) in bytes.chunks_exact_mut(8).zip(values) {
+        place.copy_from_slice(&value.to_le_bytes());
+    }
+    hash::checksum(&bytes, seed).cast_signed()
+}
+
+fn chunk_check(lane: LaneId, number: u64, bytes: &[u8; chunk::BYTES], seed: u64) -> i64 {
+    // The key goes into the seed's place, so that a row that answers under another key is found too.
+    let key = [u64::from(lane.0).to_le_bytes(), number.to_le_bytes()].concat();
+    hash::checksum(bytes, hash::checksum(&key, seed)).cast_signed()
+}
+
+fn damaged(table: &'static str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(
+        0,
+        Type::Integer,
+        format!("a row of {table} does not match its checksum").into(),
+    )
+}
+
+/// Rows are copied as they are, forward until an error and then backward, so that one damaged page in
+/// the middle costs only what lies on it.
+fn carry(old: &Connection, new: &Transaction<'_>) -> rusqlite::Result<Carried> {
+    let mut carried = Carried {
+        whole: true,
+        ..Carried::default()
+    };
+    let mut copy = new.prepare(&format!(
+        "INSERT OR IGNORE INTO dead_letters VALUES (?{})",
+        ", ?".repeat(LETTER_COLUMNS - 1)
+    ))?;
+    for order in ["ASC", "DESC"] {
+        let done = copy_rows(
+            old,
+            &format!("SELECT * FROM dead_letters ORDER BY id {order}"),
+            |row| {
+                for column in 0..LETTER_COLUMNS {
+                    copy.raw_bind_parameter(column + 1, row.get_ref(column)?)?;
+                }
+                match copy.raw_execute() {
+                    // Met from the other side.
+                    Ok(0) => return Ok(false),
+                    Ok(_) => {}
+                    Err(error) if is_unfit(&error) => return Ok(true),
+                    Err(error) => return Err(error),
+                }
+                carried.letters.push((
+                    LaneId(row.get(1)?),
+                    Sequence(row.get::<_, i64>(3)?.cast_unsigned()),
+                    row.get(4)?,
+                ));
+                Ok(true)
+            },
+        )?;
+        if done {
+            break;
+        }
+        carried.whole = false;
+    }
+    let mut copy = new.prepare("INSERT OR IGNORE INTO retries VALUES (?, ?, ?, ?, ?)")?;
+    carried.whole &= copy_rows(old, "SELECT * FROM retries", |row| {
+        for column in 0..5 {
+            copy.raw_bind_parameter(column + 1, row.get_ref(column)?)?;
+        }
+        match copy.raw_execute() {
+            Err(error) if !is_unfit(&error) => Err(error),
+            _ => Ok(true),
+        }
+    })?;
+    Ok(carried)
+}
+
+/// Whether a row is refused for what is in it: then it was damaged where it came from.
+fn is_unfit(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation)
+}
+
+/// Hands each row on; whether the query could be read to its end. `Err` is the receiver's.
+fn copy_rows(
+    old: &Connection,
+    query: &str,
+    mut copy: impl FnMut(&Row<'_>) -> rusqlite::Result<bool>,
+) -> rusqlite::Result<bool> {
+    let Ok(mut statement) = old.prepare(query) else {
+        return Ok(false);
+    };
+    let Ok(mut rows) = statement.query([]) else {
+        return Ok(false);
+    };
+    loop {
+        match rows.next() {
+            Ok(None) => return Ok(true),
+            Err(_) => return Ok(false),
+            Ok(Some(row)) => {
+                if !copy(row)? {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! The handle of a shard's progress: changes are made in memory and return at once; who needs them on
+//! disk waits for that.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use thiserror::Error;
+use tokio::sync::oneshot;
+use wayhold_model::{
+    DestinationId, Generation, LaneId, Position, Sequence, ShardId, StoredEvent, Timestamp,
+};
+
+use crate::delivery::{AttemptRecord, DeadLetter, DeliveryState, Resolution};
+use crate::disk::Disk;
+use crate::progress::dead_letters::{self, LetterContext, LetterError};
+use crate::progress::file::{self, StateFile};
+use crate::progress::memory::{Dropped, LaneView, Memory, Retry, Totals};
+use crate::progress::recovery::{self, ProgressUnusable};
+use crate::progress::writer::Writer;
+
+/// Settlements that are written without waiting for the interval: a transaction of this many is as
+/// cheap per settlement as it gets.
+pub(super) const SETTLEMENTS_PER_FLUSH: usize = 4_096;
+
+/// How long an operator's action waits for the disk before it says that it cannot tell.
+const ACTION_WAIT: Duration = Duration::from_secs(5);
+
+/// Notes of one run that are kept for health; a disk that fails for ever must not fill the memory.
+const NOTES_MAX: usize = 100;
+
+/// How progress is kept.
+#[derive(Clone)]
+pub(crate) struct ProgressOptions {
+    /// The shard's directory.
+    pub(crate) directory: PathBuf,
+    /// The shard.
+    pub(crate) generation: Generation,
+    /// The shard's number.
+    pub(crate) shard: ShardId,
+    /// Seed of checksums and key hashes.
+    pub(crate) hash_seed: u64,
+    /// File access.
+    pub(crate) disk: Arc<dyn Disk>,
+    /// SQLite VFS by name; `None` is the system's.
+    pub(crate) vfs: Option<String>,
+    /// Called before a write is repeated that was refused for lack of space; releases the reserve.
+    pub(crate) on_no_space: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// What opening found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Opened {
+    /// One sentence per finding that a person should know.
+    pub(crate) findings: Vec<String>,
+    /// Whether there was nothing of an earlier run. With segments beside it, progress was lost.
+    pub(crate) is_fresh: bool,
+    /// Deliveries whose dead letters were saved from a damaged file. Where their events lie in no
+    /// segment any more, tell `add_accepted_base`.
+    pub(crate) saved: Vec<(LaneId, Sequence)>,
+}
+
+/// What was waited for is not on disk: the store stopped, or the disk takes nothing. Do not act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("progress is not on disk")]
+pub(crate) struct NotDurable;
+
+/// Progress of one shard; a cheap handle. The file is written until the last handle is dropped, or
+/// `stop`.
+#[derive(Clone, Debug)]
+pub(crate) struct Progress {
+    shared: Arc<Shared>,
+    thread: Arc<WriterThread>,
+}
+
+/// What handles and writer share.
+pub(super) struct Shared {
+    pub(super) options: ProgressOptions,
+    state: Mutex<State>,
+    /// Wakes the writer.
+    pub(super) wake: Condvar,
+    /// Reads letters; with the number of the file that it reads.
+    reader: Mutex<Option<(u64, Connection)>>,
+    /// Errors that the next writes answer with.
+    #[cfg(test)]
+    pub(super) faults: Mutex<std::collections::VecDeque<rusqlite::Error>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Progress")
+            .field("directory", &self.options.directory)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Everything under the one lock.
+pub(super) struct State {
+    pub(super) memory: Memory,
+    /// Changes made.
+    pub(super) changed: u64,
+    /// Changes of which the file knows.
+    pub(super) durable: u64,
+    /// When the first change was made of which it does not.
+    pub(super) first_change: Option<Instant>,
+    waiters: Vec<(u64, Waiter)>,
+    pub(super) stopping: bool,
+    pub(super) stopped: bool,
+    /// Number of the file.
+    pub(super) file: u64,
+    /// Why the file does not follow at the moment.
+    pub(super) trouble: Option<String>,
+    /// What happened in this run that a person should know.
+    notes: Vec<String>,
+}
+
+enum Waiter {
+    Task(oneshot::Sender<()>),
+    Thread(mpsc::SyncSender<()>),
+}
+
+#[derive(Debug)]
+struct WriterThread {
+    shared: Arc<Shared>,
+    handle: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl Progress {
+    /// Opens or makes the progress of a shard and starts its writer. Blocking.
+    pub(crate) fn open(options: ProgressOptions) -> Result<(Self, Opened), ProgressUnusable> {
+        let recovered = recovery::recover(&options)?;
+        let opened = Opened {
+            findings: recovered.findings.clone(),
+            is_fresh: recovered.is_fresh,
+            saved: recovered
+                .saved
+                .letters
+                .iter()
+                .map(|(lane, sequence, _)| (*lane, *sequence))
+                .collect(),
+        };
+        let directory = options.directory.clone();
+        let shared = Arc::new(Shared {
+            options,
+            state: Mutex::new(State {
+                memory: recovered.memory,
+                changed: 0,
+                durable: 0,
+                first_change: None,
+                waiters: Vec::new(),
+                stopping: false,
+                stopped: false,
+                file: recovered.number,
+                trouble: None,
+                notes: recovered.findings,
+            }),
+            wake: Condvar::new(),
+            reader: Mutex::new(None),
+            #[cfg(test)]
+            faults: Mutex::default(),
+        });
+        let writer = Writer::new(Arc::clone(&shared), recovered.file, recovered.number);
+        let handle = std::thread::Builder::new()
+            .name("progress".to_owned())
+            .spawn(move || writer.run())
+            .map_err(|error| ProgressUnusable {
+                path: directory,
+                reason: error.to_string(),
+            })?;
+        let thread = Arc::new(WriterThread {
+            shared: Arc::clone(&shared),
+            handle: Mutex::new(Some(handle)),
+        });
+        Ok((Self { shared, thread }, opened))
+    }
+
+    /// Reads a lane at one moment, under the lock: keep it short.
+    pub(crate) fn view<T>(&self, lane: LaneId, read: impl FnOnce(LaneView<'_>) -> T) -> T {
+        read(self.shared.lock().memory.view(lane))
+    }
+
+    /// Whether a delivery is resolved.
+    pub(crate) fn is_resolved(&self, lane: LaneId, sequence: Sequence) -> bool {
+        self.view(lane, |view| view.is_resolved(sequence))
+    }
+
+    /// Attempts and due time of a delivery that was tried and is not resolved.
+    pub(crate) fn retry_of(&self, lane: LaneId, sequence: Sequence) -> Option<Retry> {
+        self.view(lane, |view| view.retry_of(sequence))
+    }
+
+    /// How many of these deliveries are not resolved.
+    pub(crate) fn count_unresolved(&self, lane: LaneId, sequences: &[Sequence]) -> u64 {
+        self.view(lane, |view| view.count_unresolved(sequences))
+    }
+
+    /// Counts of a lane.
+    pub(crate) fn totals(&self, lane: LaneId) -> Totals {
+        self.view(lane, |view| view.totals())
+    }
+
+    /// Records deliveries as confirmed.
+    pub(crate) fn deliver(&self, lane: LaneId, sequences: impl IntoIterator<Item = Sequence>) {
+        self.change(|memory| memory.deliver(lane, sequences.into_iter()));
+    }
+
+    /// Records how a delivery was resolved. One that was resolved before changes nothing.
+    pub(crate) fn settle(
+        &self,
+        lane: LaneId,
+        destination: DestinationId,
+        event: &Arc<StoredEvent>,
+        resolution: Resolution,
+    ) {
+        let sequence = event.position.sequence;
+        self.change(|memory| match resolution {
+            Resolution::Delivered => memory.deliver(lane, std::iter::once(sequence)),
+            Resolution::Expired => memory.expire(lane, sequence),
+            Resolution::DeadLettered(last) => {
+                memory.dead_letter(lane, destination, event, last);
+            }
+        });
+    }
+
+    /// Records that an attempt failed and when the next may start.
+    pub(crate) fn record_failure(
+        &self,
+        lane: LaneId,
+        sequence: Sequence,
+        attempt: AttemptRecord,
+        retry_at: Timestamp,
+    ) {
+        self.change(|memory| memory.fail(lane, sequence, attempt, retry_at));
+    }
+
+    /// Records that an attempt is about to begin; wait for `durable` before it does.
+    pub(crate) fn record_start(&self, lane: LaneId, sequence: Sequence, number: u32) {
+        self.change(|memory| memory.start(lane, sequence, number));
+    }
+
+    /// Ends a redrive. One that is not under way changes nothing.
+    pub(crate) fn settle_letter(&self, letter: u64, resolution: Resolution) {
+        self.change(|memory| memory.settle_letter(letter, resolution));
+    }
+
+    /// Takes over that every sequence of the lane below `floor` is resolved.
+    pub(crate) fn raise_floor(&self, lane: LaneId, floor: Sequence) {
+        self.change(|memory| memory.raise_floor(lane, floor));
+    }
+
+    /// Records that a segment is resolved, with what it had accepted per lane, and waits until that and
+    /// everything before is synced: then it may be unlinked. Again is no difference. Blocking.
+    pub(crate) fn drop_segment(
+        &self,
+        dropped: Dropped,
+        accepted: &[(LaneId, u64)],
+    ) -> Result<(), NotDurable> {
+        self.change(|memory| memory.drop_segment(dropped, accepted));
+        self.durable_blocking()
+    }
+
+    /// Forgets a dropped segment of which no file is left.
+    pub(crate) fn forget_dropped(&self, segment: u64) {
+        self.change(|memory| memory.forget_dropped(segment));
+    }
+
+    /// Segments that were dropped and not forgotten.
+    pub(crate) fn dropped(&self) -> Vec<Dropped> {
+        self.shared.lock().memory.dropped()
+    }
+
+    /// Adds obligations whose events lie in no segment any more, after progress was lost.
+    pub(crate) fn add_accepted_base(&self, lane: LaneId, count: u64) {
+        self.change(|memory| memory.add_accepted_base(lane, count));
+    }
+
+    /// Waits until everything recorded before is synced, however long the disk takes.
+    pub(crate) async fn durable(&self) -> Result<(), NotDurable> {
+        let waiting = {
+            let mut state = self.shared.lock();
+            match state.must_wait()? {
+                None => return Ok(()),
+                Some(changed) => {
+                    let (sender, receiver) = oneshot::channel();
+                    state.waiters.push((changed, Waiter::Task(sender)));
+                    self.shared.wake.notify_one();
+                    receiver
+                }
+            }
+        };
+        waiting.await.map_err(|_| NotDurable)
+    }
+
+    /// The same for a thread.
+    pub(crate) fn durable_blocking(&self) -> Result<(), NotDurable> {
+        match self.wait()? {
+            None => Ok(()),
+            Some(waiting) => waiting.recv().map_err(|_| NotDurable),
+        }
+    }
+
+    /// Letters of a lane that are under redrive, for start-up. Blocking.
+    pub(crate) fn redriving(&self, lane: LaneId) -> Result<Vec<DeadLetter>, LetterError> {
+        let context = self.letter_context();
+        let rows = self.read_letters(|c| dead_letters::read_redriving(c, lane, context))?;
+        Ok(rows.into_iter().filter_map(|row| row.letter).collect())
+    }
+
+    /// Where one delivery stands; attempts and letters are read from the file. Blocking.
+    pub(crate) fn delivery_state(
+        &self,
+        lane: LaneId,
+        sequence: Sequence,
+    ) -> Result<DeliveryState, LetterError> {
+        let (is_resolved, retry) = self.view(lane, |view| {
+            (view.is_resolved(sequence), view.retry_of(sequence))
+        });
+        if is_resolved {
+            let letter = self.read_letters(|c| dead_letters::find(c, lane, sequence))?;
+            return Ok(letter.map_or(DeliveryState::Resolved, |(letter, redriving)| {
+                DeliveryState::Dead { letter, redriving }
+            }));
+        }
+        let Some(Retry {
+            attempts,
+            retry_at: Some(at),
+        }) = retry
+        else {
+            return Ok(DeliveryState::Pending);
+        };
+        let history = self.read_letters(|c| file::read_history(c, lane, sequence))?;
+        Ok(match history.into_iter().last() {
+            Some(last) => DeliveryState::Retrying { attempts, at, last },
+            None => DeliveryState::Pending,
+        })
+    }
+
+    /// What a person should know: why the file does not follow, and what happened in this run.
+    pub(crate) fn health(&self) -> Vec<String> {
+        let state = self.shared.lock();
+        state.trouble.iter().chain(&state.notes).cloned().collect()
+    }
+
+    /// Writes and syncs everything and ends the writer. Blocking; later changes stay in memory.
+    pub(crate) fn stop(&self) {
+        self.thread.stop();
+    }
+
+    /// Makes a change in memory; the writer sees to the rest.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Memory) -> T) -> T {
+        let mut state = self.shared.lock();
+        let value = change(&mut state.memory);
+        state.changed += 1;
+        let is_first = state.first_change.is_none();
+        if is_first {
+            state.first_change = Some(Instant::now());
+        }
+        if is_first || state.memory.settlements() >= SETTLEMENTS_PER_FLUSH {
+            self.shared.wake.notify_one();
+        }
+        value
+    }
+
+    pub(super) fn letter_context(&self) -> LetterContext {
+        LetterContext {
+            place: Position {
+                generation: self.shared.options.generation,
+                shard: self.shared.options.shard,
+                sequence: Sequence(0),
+            },
+            hash_seed: self.shared.options.hash_seed,
+        }
+    }
+
+    /// Waits, though not for ever, until everything recorded before is synced.
+    pub(super) fn durable_soon(&self) -> Result<(), LetterError> {
+        let unavailable = |reason: String| LetterError::Unavailable { reason };
+        match self.wait().map_err(|error| unavailable(error.to_string()))? {
+            None => Ok(()),
+            Some(waiting) => waiting.recv_timeout(ACTION_WAIT).map_err(|_| {
+                let trouble = self.shared.lock().trouble.clone();
+                unavailable(trouble.unwrap_or_else(|| NotDurable.to_string()))
+            }),
+        }
+    }
+
+    /// Reads the file beside its writer, after what memory knows was written (or, where the disk takes
+    /// nothing, as it is).
+    pub(super) fn read_letters<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, LetterError> {
+        let _as_fresh_as_can_be = self.durable_soon();
+        let unavailable = |error: &dyn std::fmt::Display| LetterError::Unavailable {
+            reason: error.to_string(),
+        };
+        let number = self.shared.lock().file;
+        let options = &self.shared.options;
+        let mut reader = self
+            .shared
+            .reader
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if reader.as_ref().is_none_or(|(of, _)| *of != number) {
+            let path = recovery::path_of(&options.directory, number);
+            let connection = StateFile::open_reader(&path, options.vfs.as_deref())
+                .map_err(|error| unavailable(&error))?;
+            *reader = Some((number, connection));
+        }
+        let Some((_, connection)) = reader.as_ref() else {
+            return Err(unavailable(&NotDurable));
+        };
+        let result = read(connection);
+        if result.is_err() {
+            // A connection that failed once is not asked again.
+            *reader = None;
+        }
+        result.map_err(|error| unavailable(&error))
+    }
+
+    fn wait(&self) -> Result<Option<mpsc::Receiver<()>>, NotDurable> {
+        let mut state = self.shared.lock();
+        let Some(changed) = state.must_wait()? else {
+            return Ok(None);
+        };
+        let (sender, receiver) = mpsc::sync_channel(1);
+        state.waiters.push((changed, Waiter::Thread(sender)));
+        self.shared.wake.notify_one();
+        Ok(Some(receiver))
+    }
+
+    /// Lets the next write answer with an error.
+    #[cfg(test)]
+    pub(super) fn inject(&self, error: rusqlite::Error) {
+        self.shared.faults.lock().unwrap().push_back(error);
+    }
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Up to which change somebody has to wait; `None` when there is nothing to wait for.
+    fn must_wait(&self) -> Result<Option<u64>, NotDurable> {
+        match self.changed {
+            changed if changed == self.durable => Ok(None),
+            _ if self.stopped => Err(NotDurable),
+            changed => Ok(Some(changed)),
+        }
+    }
+
+    /// Whether somebody waits.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
+    /// Everything up to this change is in the file; those who wait for it go on.
+    pub(super) fn is_durable(&mut self, through: u64) {
+        self.durable = through;
+        self.first_change = (self.changed > through).then(Instant::now);
+        self.trouble = None;
+        let waiting = std::mem::take(&mut self.waiters);
+        for (changed, waiter) in waiting {
+            if changed > through {
+                self.waiters.push((changed, waiter));
+                continue;
+            }
+            // Who no longer waits needs no answer.
+            match waiter {
+                Waiter::Task(sender) => drop(sender.send(())),
+                Waiter::Thread(sender) => drop(sender.try_send(())),
+            }
+        }
+    }
+
+    /// The writer is gone: nobody waits any longer.
+    pub(super) fn has_stopped(&mut self) {
+        self.stopped = true;
+        self.waiters.clear();
+    }
+
+    /// Keeps what happened for health.
+    pub(super) fn note(&mut self, note: String) {
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push(note);
+        }
+    }
+}
+
+impl WriterThread {
+    fn stop(&self) {
+        self.shared.lock().stopping = true;
+        self.shared.wake.notify_one();
+        let handle = self
+            .handle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if handle.is_some_and(|handle| handle.join().is_err()) {
+            tracing::error!("the progress writer panicked");
+        }
+    }
+}
+
+impl Drop for WriterThread {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

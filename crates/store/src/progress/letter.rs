@@ -1,0 +1,72 @@
+//! A dead letter on its way to the file: what is to be written of it, and how two changes that meet
+//! before a flush become one.
+
+use std::sync::Arc;
+
+use wayhold_model::{DestinationId, LaneId, StoredEvent};
+
+use crate::delivery::AttemptRecord;
+
+/// A dead letter that is not in the file yet.
+#[derive(Clone, Debug)]
+pub(super) struct NewLetter {
+    pub(super) lane: LaneId,
+    pub(super) destination: DestinationId,
+    pub(super) event: Arc<StoredEvent>,
+    /// The last attempts; the earlier ones are with the retry.
+    pub(super) attempts: Vec<AttemptRecord>,
+    pub(super) redriving: bool,
+}
+
+/// What is to be written of one dead letter.
+#[derive(Clone, Debug)]
+pub(super) enum LetterChange {
+    /// It is new.
+    New(NewLetter),
+    /// A redrive began or failed.
+    Changed {
+        redriving: bool,
+        /// Attempts to append.
+        attempts: Vec<AttemptRecord>,
+    },
+    /// It was delivered, expired or discarded.
+    Removed,
+}
+
+impl LetterChange {
+    /// This change and then a later one, as one.
+    pub(super) fn then(self, later: Self) -> Self {
+        match (self, later) {
+            (_, Self::Removed) => Self::Removed,
+            // Numbers are never reused, so nothing comes after a removal and nothing is new twice.
+            (earlier @ Self::Removed, _) => earlier,
+            (_, later @ Self::New(_)) => later,
+            (
+                Self::New(letter),
+                Self::Changed {
+                    redriving,
+                    attempts,
+                },
+            ) => Self::New(NewLetter {
+                redriving,
+                attempts: joined(letter.attempts, attempts),
+                ..letter
+            }),
+            (
+                Self::Changed { attempts: first, .. },
+                Self::Changed {
+                    redriving,
+                    attempts,
+                },
+            ) => Self::Changed {
+                redriving,
+                attempts: joined(first, attempts),
+            },
+        }
+    }
+}
+
+fn joined(mut first: Vec<AttemptRecord>, second: Vec<AttemptRecord>) -> Vec<AttemptRecord> {
+    first.extend(second);
+    first
+}

@@ -1,0 +1,538 @@
+//! The whole progress of a shard in memory, and which of it the file does not know yet. No IO: the
+//! rules of settling are here, so that they can be tested against a simple model.
+//!
+//! Costs one bit per event between a lane's floor and its newest settlement, and some 50 bytes per
+//! delivery that waits for another attempt; attempts and dead letters themselves lie in the file only.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use wayhold_model::{DestinationId, LaneId, Sequence, StoredEvent, Timestamp};
+
+use crate::delivery::{AttemptRecord, Resolution};
+use crate::progress::chunk::{self, Chunk};
+use crate::progress::letter::{LetterChange, NewLetter};
+
+/// Chunks below a floor that one flush removes from the file: few enough to be no burden to it.
+const CHUNKS_REMOVED_PER_FLUSH: usize = 64;
+
+/// A delivery that was tried and is not resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Retry {
+    /// Attempts that began.
+    pub(crate) attempts: u32,
+    /// Not before this time, where a failure set one.
+    pub(crate) retry_at: Option<Timestamp>,
+}
+
+/// Counts of one lane, each the whole story of the shard. `pending` is the lane's to count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Obligations of segments that were dropped.
+    pub(crate) accepted_base: u64,
+    /// Confirmed by the destination.
+    pub(crate) delivered: u64,
+    /// Dead letters, without those under redrive.
+    pub(crate) dead: u64,
+    /// Ended by a stated rule.
+    pub(crate) expired: u64,
+    /// Ended by an operator.
+    pub(crate) discarded: u64,
+    /// Redrives ever started.
+    pub(crate) redriven: u64,
+    /// Redrives under way: they count as pending.
+    pub(crate) redriving: u64,
+}
+
+/// A segment that was resolved and may be unlinked, or was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    /// Number of the segment.
+    pub(crate) segment: u64,
+    /// Its first sequence.
+    pub(crate) first: Sequence,
+    /// Its last sequence.
+    pub(crate) last: Sequence,
+}
+
+/// Progress of one lane.
+#[derive(Debug, Default)]
+struct Lane {
+    /// Every sequence of the lane below is resolved.
+    floor: u64,
+    chunks: BTreeMap<u64, Chunk>,
+    retries: BTreeMap<u64, Retry>,
+    totals: Totals,
+}
+
+/// What the file does not know yet.
+#[derive(Debug, Default)]
+struct Changes {
+    lanes: BTreeSet<LaneId>,
+    chunks: BTreeSet<(LaneId, u64)>,
+    /// With the attempts to append. A retry that memory does not hold any more is to be removed.
+    retries: BTreeMap<(LaneId, u64), Vec<AttemptRecord>>,
+    letters: BTreeMap<u64, LetterChange>,
+    dropped: BTreeSet<u64>,
+    settlements: usize,
+}
+
+/// Progress of a shard.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    lanes: BTreeMap<LaneId, Lane>,
+    /// Letters under redrive, with their lane.
+    redriving: BTreeMap<u64, LaneId>,
+    dropped: BTreeMap<u64, Dropped>,
+    next_letter: u64,
+    changes: Changes,
+    /// What is being written; comes back if that fails.
+    writing: Option<Changes>,
+    /// Chunks below a floor that the file still holds.
+    stale: VecDeque<(LaneId, u64)>,
+    stale_writing: Vec<(LaneId, u64)>,
+}
+
+/// One consistent moment of what changed, ready to be written.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) next_letter: u64,
+    pub(super) lanes: Vec<(LaneId, u64, Totals)>,
+    pub(super) chunks: Vec<(LaneId, u64, Chunk)>,
+    pub(super) retries: BTreeMap<(LaneId, u64), (Option<Retry>, Vec<AttemptRecord>)>,
+    pub(super) letters: Vec<(u64, LetterChange)>,
+    pub(super) dropped: Vec<(u64, Option<Dropped>)>,
+    /// Chunks to remove.
+    pub(super) stale: Vec<(LaneId, u64)>,
+}
+
+/// What a file told at open.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    pub(super) next_letter: u64,
+    pub(super) lanes: Vec<(LaneId, u64, Totals)>,
+    pub(super) chunks: Vec<(LaneId, u64, Chunk)>,
+    pub(super) retries: Vec<(LaneId, u64, Retry)>,
+    pub(super) redriving: Vec<(u64, LaneId)>,
+    pub(super) dropped: Vec<Dropped>,
+}
+
+impl Memory {
+    /// The memory of what a file told.
+    pub(super) fn load(loaded: Loaded) -> Self {
+        let mut memory = Self {
+            next_letter: loaded.next_letter.max(1),
+            ..Self::default()
+        };
+        for (lane, floor, totals) in loaded.lanes {
+            let lane = memory.lanes.entry(lane).or_default();
+            lane.floor = floor;
+            lane.totals = Totals {
+                redriving: 0,
+                ..totals
+            };
+        }
+        for (id, number, chunk) in loaded.chunks {
+            let lane = memory.lanes.entry(id).or_default();
+            if number < chunk::number_of(lane.floor) {
+                memory.stale.push_back((id, number));
+            } else {
+                lane.chunks.insert(number, chunk);
+            }
+        }
+        for (id, sequence, retry) in loaded.retries {
+            let lane = memory.lanes.entry(id).or_default();
+            if lane.is_resolved(sequence) {
+                memory.changes.retries.insert((id, sequence), Vec::new());
+            } else {
+                lane.retries.insert(sequence, retry);
+            }
+        }
+        for (letter, id) in loaded.redriving {
+            memory.lanes.entry(id).or_default().totals.redriving += 1;
+            memory.redriving.insert(letter, id);
+        }
+        for dropped in loaded.dropped {
+            memory.dropped.insert(dropped.segment, dropped);
+        }
+        memory
+    }
+
+    /// A lane as it stands; one that nothing is known of has everything unresolved.
+    pub(super) fn view(&self, lane: LaneId) -> LaneView<'_> {
+        LaneView(self.lanes.get(&lane))
+    }
+
+    /// Records deliveries as confirmed.
+    pub(super) fn deliver(&mut self, id: LaneId, sequences: impl Iterator<Item = Sequence>) {
+        for sequence in sequences {
+            if let Some(lane) = self.resolve(id, sequence) {
+                lane.totals.delivered += 1;
+            }
+        }
+    }
+
+    /// Records a delivery as ended by a stated rule.
+    pub(super) fn expire(&mut self, id: LaneId, sequence: Sequence) {
+        if let Some(lane) = self.resolve(id, sequence) {
+            lane.totals.expired += 1;
+        }
+    }
+
+    /// Gives a delivery up and keeps it as a dead letter; its number, or `None` where the delivery was
+    /// resolved before.
+    pub(super) fn dead_letter(
+        &mut self,
+        id: LaneId,
+        destination: DestinationId,
+        event: &Arc<StoredEvent>,
+        last: AttemptRecord,
+    ) -> Option<u64> {
+        self.resolve(id, event.position.sequence)?.totals.dead += 1;
+        let letter = self.next_letter;
+        self.next_letter += 1;
+        let new = LetterChange::New(NewLetter {
+            lane: id,
+            destination,
+            event: Arc::clone(event),
+            attempts: vec![last],
+            redriving: false,
+        });
+        self.changes.letters.insert(letter, new);
+        Some(letter)
+    }
+
+    /// Records that an attempt failed and when the next may start.
+    pub(super) fn fail(
+        &mut self,
+        id: LaneId,
+        sequence: Sequence,
+        attempt: AttemptRecord,
+        retry_at: Timestamp,
+    ) {
+        let number = attempt.number;
+        if let Some((retry, attempts)) = self.retry(id, sequence) {
+            retry.attempts = retry.attempts.max(number);
+            retry.retry_at = Some(retry_at);
+            attempts.push(attempt);
+        }
+    }
+
+    /// Records that an attempt is about to begin.
+    pub(super) fn start(&mut self, id: LaneId, sequence: Sequence, number: u32) {
+        if let Some((retry, _)) = self.retry(id, sequence) {
+            retry.attempts = retry.attempts.max(number);
+        }
+    }
+
+    /// Starts a redrive of a dead letter of that lane; `false` where one is under way.
+    pub(super) fn redrive(&mut self, letter: u64, id: LaneId) -> bool {
+        if self.redriving.contains_key(&letter) {
+            return false;
+        }
+        self.redriving.insert(letter, id);
+        let totals = self.totals(id);
+        totals.dead = totals.dead.saturating_sub(1);
+        totals.redriving += 1;
+        totals.redriven += 1;
+        self.change_letter(
+            letter,
+            LetterChange::Changed {
+                redriving: true,
+                attempts: Vec::new(),
+            },
+        );
+        true
+    }
+
+    /// Ends a dead letter of that lane by an operator's will; `false` where a redrive is under way.
+    pub(super) fn discard(&mut self, letter: u64, id: LaneId) -> bool {
+        if self.redriving.contains_key(&letter) {
+            return false;
+        }
+        let totals = self.totals(id);
+        totals.dead = totals.dead.saturating_sub(1);
+        totals.discarded += 1;
+        self.change_letter(letter, LetterChange::Removed);
+        true
+    }
+
+    /// Ends a redrive. One that is not under way (any more) changes nothing.
+    pub(super) fn settle_letter(&mut self, letter: u64, resolution: Resolution) {
+        let Some(id) = self.redriving.remove(&letter) else {
+            return;
+        };
+        let totals = self.totals(id);
+        totals.redriving = totals.redriving.saturating_sub(1);
+        let change = match resolution {
+            Resolution::Delivered => {
+                totals.delivered += 1;
+                LetterChange::Removed
+            }
+            Resolution::Expired => {
+                totals.expired += 1;
+                LetterChange::Removed
+            }
+            Resolution::DeadLettered(attempt) => {
+                totals.dead += 1;
+                LetterChange::Changed {
+                    redriving: false,
+                    attempts: vec![attempt],
+                }
+            }
+        };
+        self.change_letter(letter, change);
+    }
+
+    /// Takes over that every sequence of the lane below `floor` is resolved.
+    pub(super) fn raise_floor(&mut self, id: LaneId, floor: Sequence) {
+        let lane = self.lanes.entry(id).or_default();
+        if floor.0 <= lane.floor {
+            return;
+        }
+        lane.floor = floor.0;
+        let kept = lane.chunks.split_off(&chunk::number_of(floor.0));
+        let stale = std::mem::replace(&mut lane.chunks, kept);
+        self.stale.extend(stale.into_keys().map(|number| (id, number)));
+        self.changes.lanes.insert(id);
+    }
+
+    /// Records that a segment is resolved and about to be unlinked, and what it had accepted per lane.
+    /// Again is no difference.
+    pub(super) fn drop_segment(&mut self, dropped: Dropped, accepted: &[(LaneId, u64)]) {
+        if self.dropped.insert(dropped.segment, dropped).is_some() {
+            return;
+        }
+        self.changes.dropped.insert(dropped.segment);
+        for (id, count) in accepted {
+            self.totals(*id).accepted_base += count;
+        }
+    }
+
+    /// Forgets a dropped segment of which nothing is left.
+    pub(super) fn forget_dropped(&mut self, segment: u64) {
+        if self.dropped.remove(&segment).is_some() {
+            self.changes.dropped.insert(segment);
+        }
+    }
+
+    /// Adds obligations whose events lie in no segment any more.
+    pub(super) fn add_accepted_base(&mut self, id: LaneId, count: u64) {
+        self.totals(id).accepted_base += count;
+    }
+
+    /// Takes over dead letters that were saved from a damaged file: their deliveries are resolved.
+    pub(super) fn take_over_letter(&mut self, id: LaneId, sequence: Sequence, redriving: bool) {
+        self.resolve(id, sequence);
+        if !redriving {
+            self.totals(id).dead += 1;
+        }
+    }
+
+    /// Segments dropped and not forgotten.
+    pub(super) fn dropped(&self) -> Vec<Dropped> {
+        self.dropped.values().copied().collect()
+    }
+
+    /// Letters of a lane under redrive.
+    pub(super) fn redriving(&self, id: LaneId) -> Vec<u64> {
+        self.redriving
+            .iter()
+            .filter_map(|(letter, lane)| (*lane == id).then_some(*letter))
+            .collect()
+    }
+
+    /// Settlements since the last batch.
+    pub(super) fn settlements(&self) -> usize {
+        self.changes.settlements
+    }
+
+    /// Whether the file holds chunks that nobody needs.
+    pub(super) fn has_stale(&self) -> bool {
+        !self.stale.is_empty()
+    }
+
+    /// Takes what changed, to be written. Ends with `written` or `not_written`.
+    pub(super) fn take(&mut self) -> Batch {
+        let changes = std::mem::take(&mut self.changes);
+        let chunk_of = |(id, number): &(LaneId, u64)| {
+            let chunk = self.lanes.get(id)?.chunks.get(number)?;
+            Some((*id, *number, chunk.clone()))
+        };
+        let retry_of = |(id, sequence): &(LaneId, u64)| {
+            self.lanes.get(id)?.retries.get(sequence).copied()
+        };
+        let batch = Batch {
+            next_letter: self.next_letter,
+            lanes: changes
+                .lanes
+                .iter()
+                .filter_map(|id| self.lanes.get(id).map(|l| (*id, l.floor, l.totals)))
+                .collect(),
+            chunks: changes.chunks.iter().filter_map(chunk_of).collect(),
+            retries: changes
+                .retries
+                .iter()
+                .map(|(key, attempts)| (*key, (retry_of(key), attempts.clone())))
+                .collect(),
+            letters: changes
+                .letters
+                .iter()
+                .map(|(letter, change)| (*letter, change.clone()))
+                .collect(),
+            dropped: changes
+                .dropped
+                .iter()
+                .map(|segment| (*segment, self.dropped.get(segment).copied()))
+                .collect(),
+            stale: self
+                .stale
+                .drain(..self.stale.len().min(CHUNKS_REMOVED_PER_FLUSH))
+                .collect(),
+        };
+        self.stale_writing.clone_from(&batch.stale);
+        self.writing = Some(changes);
+        batch
+    }
+
+    /// The batch is durable.
+    pub(super) fn written(&mut self) {
+        self.writing = None;
+        self.stale_writing.clear();
+    }
+
+    /// The batch is not in the file: what it held is to be written with what changed since.
+    pub(super) fn not_written(&mut self) {
+        self.stale.extend(self.stale_writing.drain(..));
+        let Some(mut earlier) = self.writing.take() else {
+            return;
+        };
+        let later = std::mem::take(&mut self.changes);
+        earlier.lanes.extend(later.lanes);
+        earlier.chunks.extend(later.chunks);
+        earlier.dropped.extend(later.dropped);
+        earlier.settlements += later.settlements;
+        for (key, attempts) in later.retries {
+            earlier.retries.entry(key).or_default().extend(attempts);
+        }
+        for (letter, change) in later.letters {
+            let change = match earlier.letters.remove(&letter) {
+                Some(before) => before.then(change),
+                None => change,
+            };
+            earlier.letters.insert(letter, change);
+        }
+        self.changes = earlier;
+    }
+
+    /// Marks everything as unknown to the file, for a new one.
+    pub(super) fn mark_all(&mut self) {
+        self.stale.clear();
+        for (id, lane) in &self.lanes {
+            self.changes.lanes.insert(*id);
+            self.changes
+                .chunks
+                .extend(lane.chunks.keys().map(|number| (*id, *number)));
+            for sequence in lane.retries.keys() {
+                self.changes.retries.entry((*id, *sequence)).or_default();
+            }
+        }
+        self.changes.dropped.extend(self.dropped.keys());
+    }
+
+    fn totals(&mut self, id: LaneId) -> &mut Totals {
+        self.changes.lanes.insert(id);
+        &mut self.lanes.entry(id).or_default().totals
+    }
+
+    /// Sets the bit and forgets the retry; `None` where the bit was set, so that nothing counts twice.
+    fn resolve(&mut self, id: LaneId, sequence: Sequence) -> Option<&mut Lane> {
+        let sequence = sequence.0;
+        let lane = self.lanes.entry(id).or_default();
+        let number = chunk::number_of(sequence);
+        if sequence < lane.floor
+            || !lane
+                .chunks
+                .entry(number)
+                .or_insert_with(Chunk::new)
+                .set(sequence)
+        {
+            return None;
+        }
+        if lane.retries.remove(&sequence).is_some() {
+            self.changes.retries.entry((id, sequence)).or_default();
+        }
+        self.changes.chunks.insert((id, number));
+        self.changes.lanes.insert(id);
+        self.changes.settlements += 1;
+        Some(lane)
+    }
+
+    /// The retry of an unresolved delivery, made where there is none, and the attempts to append.
+    fn retry(
+        &mut self,
+        id: LaneId,
+        sequence: Sequence,
+    ) -> Option<(&mut Retry, &mut Vec<AttemptRecord>)> {
+        let lane = self.lanes.entry(id).or_default();
+        if lane.is_resolved(sequence.0) {
+            return None;
+        }
+        let retry = lane.retries.entry(sequence.0).or_insert(Retry {
+            attempts: 0,
+            retry_at: None,
+        });
+        let attempts = self.changes.retries.entry((id, sequence.0)).or_default();
+        Some((retry, attempts))
+    }
+
+    fn change_letter(&mut self, letter: u64, change: LetterChange) {
+        let change = match self.changes.letters.remove(&letter) {
+            Some(before) => before.then(change),
+            None => change,
+        };
+        self.changes.letters.insert(letter, change);
+    }
+}
+
+impl Lane {
+    fn is_resolved(&self, sequence: u64) -> bool {
+        sequence < self.floor
+            || self
+                .chunks
+                .get(&chunk::number_of(sequence))
+                .is_some_and(|chunk| chunk.contains(sequence))
+    }
+}
+
+/// Reads one lane at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaneView<'a>(Option<&'a Lane>);
+
+impl LaneView<'_> {
+    /// Every sequence of the lane below is resolved.
+    pub(crate) fn floor(&self) -> Sequence {
+        Sequence(self.0.map_or(0, |lane| lane.floor))
+    }
+
+    /// Whether the delivery is resolved.
+    pub(crate) fn is_resolved(&self, sequence: Sequence) -> bool {
+        self.0.is_some_and(|lane| lane.is_resolved(sequence.0))
+    }
+
+    /// Attempts so far and when the next may start, of a delivery that was tried and is not resolved.
+    pub(crate) fn retry_of(&self, sequence: Sequence) -> Option<Retry> {
+        self.0?.retries.get(&sequence.0).copied()
+    }
+
+    /// How many of these are not resolved.
+    pub(crate) fn count_unresolved(&self, sequences: &[Sequence]) -> u64 {
+        let unresolved = sequences.iter().filter(|s| !self.is_resolved(**s));
+        unresolved.count() as u64
+    }
+
+    /// Counts of the lane.
+    pub(crate) fn totals(&self) -> Totals {
+        self.0.map_or_else(Totals::default, |lane| lane.totals)
+    }
+}

@@ -1,0 +1,24 @@
+//! What became of the deliveries of one shard: which are resolved, which wait for another attempt, which
+//! were given up. Owner of `state-<n>.db`.
+//!
+//! Memory is ahead and the file follows: every change is made in memory under one short lock, and one
+//! thread writes what changed in one synced transaction, every 25 ms, every 4,096 settlements, or when
+//! somebody waits. Each transaction is one consistent moment of memory, so the accounting holds after
+//! any crash; what a crash takes away is repeated, never lost. A file whose write failed is never written
+//! again: a new one is made from memory. Modules in suggested reading order.
+
+mod chunk;
+mod letter;
+mod memory;
+
+mod attempts;
+mod file;
+mod recovery;
+mod writer;
+
+mod dead_letters;
+mod handle;
+
+pub use dead_letters::{DeadLetters, LetterError};
+pub(crate) use handle::{NotDurable, Opened, Progress, ProgressOptions};
+pub(crate) use memory::{Dropped, LaneView, Retry, Totals};
