@@ -253,8 +253,18 @@ pub(super) fn insert(
         ],
         data: event.data(),
     };
-    let [destinations, event_id, source, kind, subject, key, time, content_type, dataschema, extensions] =
-        copy.texts;
+    let [
+        destinations,
+        event_id,
+        source,
+        kind,
+        subject,
+        key,
+        time,
+        content_type,
+        dataschema,
+        extensions,
+    ] = copy.texts;
     connection
         .prepare_cached(
             "INSERT OR REPLACE INTO dead_letters VALUES
@@ -299,7 +309,9 @@ pub(super) fn update(
     let mut history = attempts::from_text(&text.unwrap_or_default());
     history.extend_from_slice(new);
     connection
-        .prepare_cached("UPDATE dead_letters SET redriving = ?, class = ?, attempts = ? WHERE id = ?")?
+        .prepare_cached(
+            "UPDATE dead_letters SET redriving = ?, class = ?, attempts = ? WHERE id = ?",
+        )?
         .execute(params![
             redriving,
             class_of(&history),
@@ -334,7 +346,12 @@ impl Copy<'_> {
         let mut bytes = Vec::with_capacity(self.data.len() + 1024);
         bytes.extend_from_slice(&self.sequence.to_le_bytes());
         bytes.extend_from_slice(&self.accepted_at.to_le_bytes());
-        for part in self.texts.iter().map(|text| text.as_bytes()).chain([self.data]) {
+        for part in self
+            .texts
+            .iter()
+            .map(|text| text.as_bytes())
+            .chain([self.data])
+        {
             bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
             bytes.extend_from_slice(part);
         }
@@ -373,8 +390,18 @@ fn read_letter(
     if copy.check(context.hash_seed) != column(7)?.as_i64()? {
         return Ok(None);
     }
-    let [destinations, id, source, kind, subject, key, time, content_type, dataschema, extensions] =
-        texts;
+    let [
+        destinations,
+        id,
+        source,
+        kind,
+        subject,
+        key,
+        time,
+        content_type,
+        dataschema,
+        extensions,
+    ] = texts;
     let event = Event::from_stored(&EventParts {
         id,
         source,
@@ -407,7 +434,9 @@ fn read_letter(
             },
             accepted_at: Timestamp::from_micros(copy.accepted_at),
             destinations: Arc::new(destinations),
-            key_hash: event.key().map(|key| hash::key_hash(key, context.hash_seed)),
+            key_hash: event
+                .key()
+                .map(|key| hash::key_hash(key, context.hash_seed)),
             event: Arc::new(event),
         }),
         attempts,

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rusqlite::types::Type;
+use rusqlite::types::{ToSqlOutput, Type};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use wayhold_model::{LaneId, Sequence, hash};
 
@@ -184,8 +184,9 @@ impl StateFile {
         if free <= FREE_PAGES_KEPT {
             return Ok(false);
         }
-        self.connection
-            .execute_batch(&format!("PRAGMA incremental_vacuum({PAGES_RETURNED_PER_STEP})"))?;
+        self.connection.execute_batch(&format!(
+            "PRAGMA incremental_vacuum({PAGES_RETURNED_PER_STEP})"
+        ))?;
         Ok(free > FREE_PAGES_KEPT + i64::from(PAGES_RETURNED_PER_STEP))
     }
 
@@ -270,7 +271,16 @@ pub(super) fn write(
     write_retries(transaction, batch)?;
     for (lane, floor, totals) in &batch.lanes {
         let values = lane_values(*lane, *floor, totals);
-        let [id, floor, base, delivered, dead, expired, discarded, redriven] = values;
+        let [
+            id,
+            floor,
+            base,
+            delivered,
+            dead,
+            expired,
+            discarded,
+            redriven,
+        ] = values;
         transaction
             .prepare_cached("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")?
             .execute([
@@ -300,11 +310,7 @@ pub(super) fn write(
     Ok(())
 }
 
-fn write_chunks(
-    transaction: &Transaction<'_>,
-    batch: &Batch,
-    seed: u64,
-) -> rusqlite::Result<()> {
+fn write_chunks(transaction: &Transaction<'_>, batch: &Batch, seed: u64) -> rusqlite::Result<()> {
     let mut replace =
         transaction.prepare_cached("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?)")?;
     for (lane, number, chunk) in &batch.chunks {
@@ -344,11 +350,7 @@ fn write_retries(transaction: &Transaction<'_>, batch: &Batch) -> rusqlite::Resu
     Ok(())
 }
 
-fn write_letters(
-    transaction: &Transaction<'_>,
-    batch: &Batch,
-    seed: u64,
-) -> rusqlite::Result<()> {
+fn write_letters(transaction: &Transaction<'_>, batch: &Batch, seed: u64) -> rusqlite::Result<()> {
     if batch.letters.is_empty() {
         return Ok(());
     }
@@ -424,8 +426,16 @@ fn read_lane(row: &Row<'_>, seed: u64) -> rusqlite::Result<(LaneId, u64, Totals)
     if row.get::<_, i64>(8)? != check_of_values(&values, seed) {
         return Err(damaged("lanes"));
     }
-    let [lane, floor, accepted_base, delivered, dead, expired, discarded, redriven] =
-        values.map(i64::cast_unsigned);
+    let [
+        lane,
+        floor,
+        accepted_base,
+        delivered,
+        dead,
+        expired,
+        discarded,
+        redriven,
+    ] = values.map(i64::cast_unsigned);
     let totals = Totals {
         accepted_base,
         delivered,
@@ -491,7 +501,10 @@ fn carry(old: &Connection, new: &Transaction<'_>) -> rusqlite::Result<Carried> {
             &format!("SELECT * FROM dead_letters ORDER BY id {order}"),
             |row| {
                 for column in 0..LETTER_COLUMNS {
-                    copy.raw_bind_parameter(column + 1, row.get_ref(column)?)?;
+                    copy.raw_bind_parameter(
+                        column + 1,
+                        ToSqlOutput::Borrowed(row.get_ref(column)?),
+                    )?;
                 }
                 match copy.raw_execute() {
                     // Met from the other side.
@@ -516,7 +529,7 @@ fn carry(old: &Connection, new: &Transaction<'_>) -> rusqlite::Result<Carried> {
     let mut copy = new.prepare("INSERT OR IGNORE INTO retries VALUES (?, ?, ?, ?, ?)")?;
     carried.whole &= copy_rows(old, "SELECT * FROM retries", |row| {
         for column in 0..5 {
-            copy.raw_bind_parameter(column + 1, row.get_ref(column)?)?;
+            copy.raw_bind_parameter(column + 1, ToSqlOutput::Borrowed(row.get_ref(column)?))?;
         }
         match copy.raw_execute() {
             Err(error) if !is_unfit(&error) => Err(error),

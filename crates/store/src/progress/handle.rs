@@ -318,9 +318,11 @@ impl Progress {
         });
         if is_resolved {
             let letter = self.read_letters(|c| dead_letters::find(c, lane, sequence))?;
-            return Ok(letter.map_or(DeliveryState::Resolved, |(letter, redriving)| {
-                DeliveryState::Dead { letter, redriving }
-            }));
+            return Ok(
+                letter.map_or(DeliveryState::Resolved, |(letter, redriving)| {
+                    DeliveryState::Dead { letter, redriving }
+                }),
+            );
         }
         let Some(Retry {
             attempts,
@@ -376,7 +378,10 @@ impl Progress {
     /// Waits, though not for ever, until everything recorded before is synced.
     pub(super) fn durable_soon(&self) -> Result<(), LetterError> {
         let unavailable = |reason: String| LetterError::Unavailable { reason };
-        match self.wait().map_err(|error| unavailable(error.to_string()))? {
+        match self
+            .wait()
+            .map_err(|error| unavailable(error.to_string()))?
+        {
             None => Ok(()),
             Some(waiting) => waiting.recv_timeout(ACTION_WAIT).map_err(|_| {
                 let trouble = self.shared.lock().trouble.clone();

@@ -53,7 +53,9 @@ impl LetterChange {
                 ..letter
             }),
             (
-                Self::Changed { attempts: first, .. },
+                Self::Changed {
+                    attempts: first, ..
+                },
                 Self::Changed {
                     redriving,
                     attempts,

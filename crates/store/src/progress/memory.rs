@@ -293,7 +293,8 @@ impl Memory {
         lane.floor = floor.0;
         let kept = lane.chunks.split_off(&chunk::number_of(floor.0));
         let stale = std::mem::replace(&mut lane.chunks, kept);
-        self.stale.extend(stale.into_keys().map(|number| (id, number)));
+        self.stale
+            .extend(stale.into_keys().map(|number| (id, number)));
         self.changes.lanes.insert(id);
     }
 
@@ -359,9 +360,8 @@ impl Memory {
             let chunk = self.lanes.get(id)?.chunks.get(number)?;
             Some((*id, *number, chunk.clone()))
         };
-        let retry_of = |(id, sequence): &(LaneId, u64)| {
-            self.lanes.get(id)?.retries.get(sequence).copied()
-        };
+        let retry_of =
+            |(id, sequence): &(LaneId, u64)| self.lanes.get(id)?.retries.get(sequence).copied();
         let batch = Batch {
             next_letter: self.next_letter,
             lanes: changes

@@ -88,22 +88,17 @@ pub(super) fn recover(options: &ProgressOptions) -> Result<Recovered, ProgressUn
     });
     let mut saved = Carried::default();
     let mut batch = Batch::default();
-    let file = StateFile::create(
-        &path,
-        options.vfs.as_deref(),
-        options.hash_seed,
-        |new| {
-            if let Some(old) = old {
-                saved = old.carry_into(new)?;
-                new.execute("DELETE FROM retries", [])?;
-            }
-            for (lane, sequence, redriving) in &saved.letters {
-                memory.take_over_letter(*lane, *sequence, *redriving);
-            }
-            batch = memory.take();
-            super::file::write(new, &batch, options.hash_seed)
-        },
-    )
+    let file = StateFile::create(&path, options.vfs.as_deref(), options.hash_seed, |new| {
+        if let Some(old) = old {
+            saved = old.carry_into(new)?;
+            new.execute("DELETE FROM retries", [])?;
+        }
+        for (lane, sequence, redriving) in &saved.letters {
+            memory.take_over_letter(*lane, *sequence, *redriving);
+        }
+        batch = memory.take();
+        super::file::write(new, &batch, options.hash_seed)
+    })
     .map_err(|error| unusable(&path, &error))?;
     memory.written();
     options.disk.sync_directory(directory).map_err(io)?;
