@@ -151,3 +151,35 @@ impl Receiver {
         Ok(response)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{Method, Uri};
+
+    use super::super::super::client::{Client, ServerArguments};
+    use super::*;
+
+    async fn post(client: &mut Client, body: &'static str) -> u16 {
+        let mut request = Request::new(Full::from(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = Uri::from_static("/events");
+        client.request(request).await.unwrap().status().as_u16()
+    }
+
+    #[tokio::test]
+    async fn only_what_it_confirmed_is_remembered() {
+        let receiver = Receiver::start().await.unwrap();
+        let server = receiver.url().replace("/events", "").parse().unwrap();
+        let token_file = None;
+        let mut client = Client::new(&ServerArguments { server, token_file }).unwrap();
+        assert_eq!(post(&mut client, r#"{"order":1,"step":1}"#).await, 204);
+        receiver.feel(Mood::Failing);
+        assert_eq!(post(&mut client, r#"{"order":1,"step":2}"#).await, 503);
+        receiver.feel(Mood::Slow);
+        assert_eq!(post(&mut client, r#"{"order":1,"step":2}"#).await, 204);
+        assert_eq!(post(&mut client, "{}").await, 400);
+        let confirmed = [(1, 1), (1, 2)].map(|(order, step)| Step { order, step });
+        assert_eq!(receiver.confirmed(), confirmed);
+        assert_eq!(receiver.counts(), (2, 1));
+    }
+}

@@ -18,7 +18,7 @@ use super::slice::{Line, Refusal};
 /// First wait where the server names none; it doubles up to `WAIT_MAX`.
 const WAIT_MIN: Duration = Duration::from_millis(250);
 
-/// Longest wait, also where the server asks for more: it may have recovered since.
+/// Longest of these waits: short enough to notice a recovery soon.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Sends slices to one server.
@@ -113,10 +113,10 @@ impl Upload {
             if lines.is_empty() {
                 break;
             }
-            if good_news.elapsed() >= self.patience {
+            let pause = asked.unwrap_or(wait);
+            if good_news.elapsed() + pause >= self.patience {
                 return Err(failure);
             }
-            let pause = asked.unwrap_or(wait).min(WAIT_MAX);
             waiting(&format!("{}; trying again", failure.message));
             tokio::time::sleep(pause).await;
             wait = (wait * 2).min(WAIT_MAX);
