@@ -26,3 +26,26 @@ impl Sink for NullSink {
         Box::pin(ready(()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::contract::{Received, Rig, exercise};
+
+    struct Nothing(NullSink);
+
+    impl Rig for Nothing {
+        fn sink(&self) -> &dyn Sink {
+            &self.0
+        }
+
+        fn received(&self, _at_least: usize) -> BoxFuture<'_, Option<Vec<Received>>> {
+            Box::pin(ready(None))
+        }
+    }
+
+    #[tokio::test]
+    async fn it_keeps_the_contract() {
+        exercise(&Nothing(NullSink)).await;
+    }
+}

@@ -144,7 +144,7 @@ fn leads_to(path: &Path, identity: (u64, u64)) -> bool {
 }
 
 /// Opens or creates the file, takes it for this process alone and cuts off a torn last line.
-fn open_regular(path: &Path) -> io::Result<(Box<dyn Backing>, u64)> {
+pub(super) fn open_regular(path: &Path) -> io::Result<(Box<dyn Backing>, u64)> {
     let mut file = OpenOptions::new()
         .read(true)
         .append(true)

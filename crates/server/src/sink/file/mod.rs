@@ -5,4 +5,7 @@ pub mod config;
 mod lines;
 mod sink;
 
+#[cfg(test)]
+mod faults;
+
 pub use sink::FileSink;
