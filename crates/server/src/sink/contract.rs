@@ -132,6 +132,16 @@ impl Lane {
         all
     }
 
+    /// The next `count` attempts that end, in the order of submission.
+    pub(crate) async fn finish_new(&mut self, count: usize) -> Vec<(Outcome, u64)> {
+        let mut ended = Vec::new();
+        for _ in 0..count {
+            ended.push(self.next().await);
+        }
+        ended.sort_by_key(|(_, token)| *token);
+        ended
+    }
+
     async fn expect_all_delivered(&mut self) {
         for (outcome, token) in self.finish_all().await {
             assert_eq!(outcome, Outcome::Delivered, "attempt {token}");

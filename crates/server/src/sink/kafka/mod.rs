@@ -3,8 +3,16 @@
 pub mod config;
 pub mod property;
 
+mod classify;
+mod client;
+mod request;
 mod topic;
+mod window;
 
+mod lifecycle;
 mod sink;
 
 pub use sink::KafkaSink;
+
+#[cfg(test)]
+mod broker;

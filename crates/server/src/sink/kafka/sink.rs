@@ -1,38 +1,296 @@
-//! Stub until the producer lands.
+//! The Kafka sink: callers hand records straight to librdkafka; one thread per destination owns the
+//! client's life and takes its reports.
+//!
+//! A client takes no record before a broker answered it, so that an attempt at a cluster that is down
+//! ends as "not executed" with certainty. A record whose time is up ends the client: its queue is
+//! purged, what is on the wire gets a moment to be reported, the rest is unknown, and a new client
+//! begins. A fatal error does the same. After a crash, what was with the client is sent again.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use tokio::sync::oneshot;
 use wayhold_model::{Failure, Outcome};
 
+use super::classify::{Reported, is_too_large, outcome_of_error};
+use super::client::{Client, client_config, make_client, message_bytes_max};
 use super::config::KafkaConfig;
+use super::lifecycle;
+use super::request::Record;
+use super::topic::topic_of;
+use super::window::{Flight, Ticket, Window};
 use crate::sink::{Attempt, BoxFuture, BuildError, Sink};
 
+/// How long closing a client may take beyond the time given to stop.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
+
+/// How long a probe waits for a broker.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Produces to Kafka.
-#[derive(Debug)]
-pub struct KafkaSink;
+pub struct KafkaSink {
+    shared: Arc<Shared>,
+    ended: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+/// What callers, reports and the thread share.
+pub(super) struct Shared {
+    pub(super) config: KafkaConfig,
+    state: Mutex<State>,
+    stopping: AtomicBool,
+}
+
+/// What they share under the lock.
+pub(super) struct State {
+    pub(super) window: Window,
+    /// The client that takes records; `None` while there is none that reached a broker.
+    pub(super) client: Option<Arc<Client>>,
+    /// How long stopping may take.
+    pub(super) stop_grace: Duration,
+}
 
 impl KafkaSink {
-    /// Starts the producer's thread.
+    /// Makes the first client and starts the thread.
     ///
     /// # Errors
-    /// When librdkafka refuses a property.
-    pub fn start(_config: &KafkaConfig, _window: usize) -> Result<Self, BuildError> {
-        Ok(Self)
+    /// When librdkafka refuses a property, or the system gives no thread.
+    pub fn start(config: &KafkaConfig, window: usize) -> Result<Self, BuildError> {
+        let shared = Arc::new(Shared {
+            config: config.clone(),
+            state: Mutex::new(State {
+                window: Window::new(window),
+                client: None,
+                stop_grace: Duration::ZERO,
+            }),
+            stopping: AtomicBool::new(false),
+        });
+        let first = make_client(&shared)
+            .map_err(|error| BuildError(format!("Kafka client cannot be made: {error}")))?;
+        let (ending, ended) = oneshot::channel();
+        let thread_shared = Arc::clone(&shared);
+        thread::Builder::new()
+            .name("kafka-sink".to_owned())
+            .spawn(move || {
+                lifecycle::run(&thread_shared, first);
+                drop(ending);
+            })
+            .map_err(|error| BuildError(format!("no thread for the Kafka client: {error}")))?;
+        Ok(Self {
+            shared,
+            ended: Mutex::new(Some(ended)),
+        })
+    }
+}
+
+impl std::fmt::Debug for KafkaSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KafkaSink")
+            .field("config", &self.shared.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for KafkaSink {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
     }
 }
 
 impl Sink for KafkaSink {
     fn submit(&self, attempts: &mut Vec<Attempt>) {
+        let now = Instant::now();
+        let mut state = self.shared.lock();
+        if self.shared.is_stopping() {
+            for attempt in attempts.drain(..) {
+                attempt.finish(Outcome::NotExecuted(Failure::new(
+                    "the destination is stopping",
+                )));
+            }
+            return;
+        }
         for attempt in attempts.drain(..) {
-            attempt.finish(Outcome::NotExecuted(Failure::new("not built yet")));
+            let event = Arc::clone(&attempt.event);
+            match topic_of(&self.shared.config.topic, &event.event) {
+                Err(no_topic) => {
+                    attempt.finish(Outcome::Refused(Failure::new(no_topic.to_string())));
+                }
+                Ok(topic) => {
+                    let topic = state.window.enter(attempt, &topic, now);
+                    self.shared.send_released(&mut state, &topic);
+                }
+            }
         }
     }
 
     fn probe(&self) -> BoxFuture<'_, Result<String, Failure>> {
-        Box::pin(std::future::ready(Err(Failure::new("not built yet"))))
+        let config = self.shared.config.clone();
+        Box::pin(async move {
+            tokio::task::spawn_blocking(move || probe(&config))
+                .await
+                .unwrap_or_else(|_| Err(Failure::new("the check was cut off")))
+        })
     }
 
-    fn stop(&self, _grace: Duration) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
+    fn stop(&self, grace: Duration) -> BoxFuture<'_, ()> {
+        self.shared.lock().stop_grace = grace;
+        self.shared.stopping.store(true, Ordering::Release);
+        let ended = self
+            .ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        Box::pin(async move {
+            if let Some(ended) = ended {
+                let bound = grace + CLOSE_GRACE;
+                if tokio::time::timeout(bound, ended).await.is_err() {
+                    tracing::warn!("kafka client is still closing after the time given to stop");
+                }
+            }
+            let left = {
+                let mut state = self.shared.lock();
+                let mut left = state.window.drain_waiting();
+                left.append(&mut state.window.drain_with_client());
+                left
+            };
+            for flight in left {
+                let failure = Failure::new("stopped before a broker confirmed it");
+                flight.attempt.finish(Outcome::Unknown(failure));
+            }
+        })
+    }
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Hands the client what of this topic may go.
+    pub(super) fn send_released(&self, state: &mut State, topic: &str) {
+        let Some(client) = state.client.clone() else {
+            return;
+        };
+        while let Some((ticket, flight)) = state.window.release(topic) {
+            let Err((error, size)) = self.send(&client, ticket, flight) else {
+                continue;
+            };
+            let Some(flight) = state.window.end(ticket) else {
+                continue;
+            };
+            flight
+                .attempt
+                .finish(self.outcome_of_refusal(&error, &flight.topic, size));
+        }
+    }
+
+    fn send(
+        &self,
+        client: &Client,
+        ticket: Ticket,
+        flight: &Flight,
+    ) -> Result<(), (KafkaError, usize)> {
+        let record = Record::of(&flight.attempt.event, self.config.mode);
+        let mut sent = BaseRecord::with_opaque_to(&flight.topic, ticket)
+            .payload(&record.value[..])
+            .headers(record.headers)
+            .timestamp(record.timestamp);
+        if let Some(key) = &record.key {
+            sent = sent.key(key.as_bytes());
+        }
+        client.send(sent).map_err(|(error, _)| (error, record.size))
+    }
+
+    /// The outcome of a record that the client did not even queue.
+    fn outcome_of_refusal(&self, error: &KafkaError, topic: &str, size: usize) -> Outcome {
+        match error.rdkafka_error_code() {
+            Some(code) if is_too_large(code) => {
+                let limit = message_bytes_max(&self.config);
+                Outcome::Refused(Failure::new(format!(
+                    "record too large: {size} bytes and framing are more than message.max.bytes = {limit}"
+                )))
+            }
+            Some(code) => match outcome_of_error(
+                code,
+                Reported {
+                    topic,
+                    size,
+                    alone: true,
+                },
+            ) {
+                // It was never queued.
+                Outcome::Unknown(failure) => Outcome::NotExecuted(failure),
+                known => known,
+            },
+            None => Outcome::NotExecuted(Failure::new(error.to_string())),
+        }
+    }
+
+    /// A record's report: called by the thread, from within the client's poll.
+    pub(super) fn reported(&self, ticket: Ticket, error: Option<&KafkaError>) {
+        let mut state = self.lock();
+        let Some(flight) = state.window.end(ticket) else {
+            return;
+        };
+        let outcome = match error {
+            None => Outcome::Delivered,
+            Some(error) => {
+                let code = error
+                    .rdkafka_error_code()
+                    .unwrap_or(RDKafkaErrorCode::Unknown);
+                if is_too_large(code) && !flight.alone {
+                    state.window.suspect(flight.attempt.event.position);
+                }
+                self.outcome_of_report(code, &flight)
+            }
+        };
+        self.send_released(&mut state, &flight.topic);
+        drop(state);
+        flight.attempt.finish(outcome);
+    }
+
+    fn outcome_of_report(&self, code: RDKafkaErrorCode, flight: &Flight) -> Outcome {
+        let reported = Reported {
+            topic: &flight.topic,
+            size: Record::of(&flight.attempt.event, self.config.mode).size,
+            alone: flight.alone,
+        };
+        outcome_of_error(code, reported)
+    }
+}
+
+/// Asks the cluster for its topics, with a client of its own; creates none.
+fn probe(config: &KafkaConfig) -> Result<String, Failure> {
+    let client: BaseProducer = client_config(config)
+        .create()
+        .map_err(|error| Failure::new(format!("client cannot be made: {error}")))?;
+    let metadata = client
+        .client()
+        .fetch_metadata(None, PROBE_TIMEOUT)
+        .map_err(|error| Failure::new(format!("no broker answered: {error}")))?;
+    let brokers = metadata.brokers().len();
+    if config.topic.attributes().next().is_some() {
+        return Ok(format!(
+            "{brokers} brokers answered; the topic depends on the event"
+        ));
+    }
+    let topic = config.topic.to_string();
+    match metadata.topics().iter().find(|found| found.name() == topic) {
+        Some(found) => {
+            let partitions = found.partitions().len();
+            Ok(format!(
+                "{brokers} brokers answered; topic {topic} has {partitions} partitions"
+            ))
+        }
+        None => Err(Failure::new(format!(
+            "{brokers} brokers answered; there is no topic {topic}"
+        ))),
     }
 }

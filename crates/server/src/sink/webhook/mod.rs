@@ -10,3 +10,6 @@ mod retry_after;
 mod sink;
 
 pub use sink::WebhookSink;
+
+#[cfg(test)]
+mod hostile;
