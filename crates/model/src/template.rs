@@ -197,7 +197,8 @@ mod tests {
             ("{/data/absent}", None),
         ] {
             let template = Template::parse(template).unwrap();
-            let rendered = template.render(&parts(), Some(JSON));
+            let parts = parts();
+            let rendered = template.render(&parts, Some(JSON));
             assert_eq!(rendered.as_deref(), expected, "{template}");
         }
     }

@@ -6,9 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
+use wayhold_model::backoff::Backoff;
 use wayhold_model::breaker::BreakerPolicy;
 use wayhold_model::verdict::RetryPolicy;
 
+use crate::config::section::Section;
+use crate::config::setting::Choice;
+use crate::config::settings::NetworkConfig;
 use crate::sink::file::config::FileConfig;
 #[cfg(feature = "kafka")]
 use crate::sink::kafka::config::KafkaConfig;
@@ -91,6 +95,144 @@ pub enum OnDeadLetter {
     Hold,
 }
 
+impl Choice for OnFailure {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("block", Self::Block), ("park", Self::Park)];
+}
+
+impl Choice for OnDeadLetter {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("release", Self::Release), ("hold", Self::Hold)];
+}
+
+/// What a destination's kind decides about its policy's defaults.
+struct KindDefaults {
+    concurrency: usize,
+    timeout: Duration,
+}
+
+/// Webhooks: each attempt is a request of its own, and eight at a time suit most receivers; 15 s for
+/// each are what receivers in public use are given.
+const WEBHOOK_DEFAULTS: KindDefaults =
+    KindDefaults { concurrency: 8, timeout: Duration::from_secs(15) };
+
+/// Everything else takes events in bulk (a file is synced and Kafka acknowledges per batch), so the
+/// window must hold a batch; it is also the most that repeats after an unclean stop.
+const BULK_DEFAULTS: KindDefaults =
+    KindDefaults { concurrency: 1024, timeout: Duration::from_secs(60) };
+
+impl DestinationConfig {
+    /// Reads `[destinations.NAME]`; `None` only with a problem noted.
+    pub(super) fn read(
+        name: &str,
+        network: &NetworkConfig,
+        section: &mut Section<'_, '_, '_>,
+    ) -> Option<Self> {
+        let name = name.parse::<DestinationName>().map_err(|error| {
+            section.problem("", format!("{error} (the name is {name:?})"));
+        });
+        let kind = section.require::<Kind>("kind", "\"webhook\"")?;
+        let defaults = match kind {
+            Kind::Webhook => WEBHOOK_DEFAULTS,
+            Kind::File | Kind::Kafka | Kind::Null => BULK_DEFAULTS,
+        };
+        let sink = match kind {
+            Kind::File => FileConfig::read(section).map(SinkConfig::File),
+            Kind::Webhook => WebhookConfig::read(section, network).map(SinkConfig::Webhook),
+            #[cfg(feature = "kafka")]
+            Kind::Kafka => KafkaConfig::read(section).map(SinkConfig::Kafka),
+            #[cfg(not(feature = "kafka"))]
+            Kind::Kafka => {
+                section.problem(
+                    "kind",
+                    "this wayhold was built without Kafka; build it with \
+                     `cargo build --release --features kafka`",
+                );
+                return None;
+            }
+            Kind::Null => Some(SinkConfig::Null),
+        };
+        let delivery = DeliveryPolicy::read(kind, &defaults, section);
+        Some(Self { name: name.ok()?, sink: sink?, delivery: delivery? })
+    }
+}
+
+/// The words of `kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    File,
+    Webhook,
+    Kafka,
+    Null,
+}
+
+impl Choice for Kind {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("file", Self::File),
+        ("webhook", Self::Webhook),
+        ("kafka", Self::Kafka),
+        ("null", Self::Null),
+    ];
+}
+
+impl DeliveryPolicy {
+    fn read(
+        kind: Kind,
+        defaults: &KindDefaults,
+        section: &mut Section<'_, '_, '_>,
+    ) -> Option<Self> {
+        // Several in flight per key need a destination that keeps their order when all goes well.
+        let in_flight_per_key = match kind {
+            Kind::Kafka => section.within("in_flight_per_key", 1, 1, 1_000),
+            Kind::File | Kind::Webhook | Kind::Null => 1,
+        };
+        Some(Self {
+            on_failure: section.get("on_failure", OnFailure::Block),
+            on_dead_letter: section.get("on_dead_letter", OnDeadLetter::Release),
+            concurrency: section.within("concurrency", defaults.concurrency, 1, 65_536),
+            in_flight_per_key,
+            timeout: section.within("timeout", defaults.timeout, MILLISECOND, HOUR),
+            max_blocked_keys: section.within("max_blocked_keys", 10_000, 1, 1_000_000),
+            breaker: section.table("breaker", read_breaker),
+            retry: section.table("retry", read_retry)?,
+        })
+    }
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn read_breaker(section: &mut Section<'_, '_, '_>) -> BreakerPolicy {
+    let default = BreakerPolicy::default();
+    let open = section.within("open", default.open, MILLISECOND, DAY);
+    let open_max = section.within("open_max", default.open_max.max(open), MILLISECOND, DAY);
+    if open_max < open {
+        section.problem("open_max", "expected a time that is not below open");
+    }
+    let failures = section.within("failures", default.failures, 1, 1_000_000);
+    BreakerPolicy { failures, open, open_max }
+}
+
+/// Waits begin near a second, since most failures pass at once, and end at five minutes: a key that
+/// failed in an outage is not left waiting long after it, and a receiver that always fails sees few
+/// attempts.
+fn read_retry(section: &mut Section<'_, '_, '_>) -> Option<RetryPolicy> {
+    let base = section.within("base", Duration::from_secs(1), MILLISECOND, DAY);
+    let cap = section.within("cap", Duration::from_secs(300).max(base), MILLISECOND, DAY);
+    let attempts_max = section.find::<u32>("attempts_max");
+    if attempts_max == Some(0) {
+        section.problem("attempts_max", "expected at least 1; leave it out to try for ever");
+    }
+    match Backoff::try_new(base, cap) {
+        Ok(backoff) => Some(RetryPolicy { backoff, attempts_max }),
+        Err(error) => {
+            section.problem("cap", error.to_string());
+            None
+        }
+    }
+}
+
 /// Name of a destination: `[a-z0-9][a-z0-9_-]{0,62}`. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DestinationName(Arc<str>);
@@ -125,5 +267,20 @@ impl FromStr for DestinationName {
 impl fmt::Display for DestinationName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain() {
+        for name in ["a", "0", "orders", "wms-2_b", &"x".repeat(63)] {
+            assert_eq!(name.parse::<DestinationName>().unwrap().as_str(), name);
+        }
+        for name in ["", "-a", "_a", "A", "a.b", "a/b", "../a", "\u{e9}", "a b", &"x".repeat(64)] {
+            assert_eq!(name.parse::<DestinationName>(), Err(InvalidName), "{name}");
+        }
     }
 }

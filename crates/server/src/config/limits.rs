@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::config::section::Section;
+
 /// Limits of ingest and its listeners, table `[limits]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -39,12 +41,60 @@ pub struct Limits {
     pub body_rate_window: Duration,
     /// How long a connection may idle between requests.
     pub idle_timeout: Duration,
-    /// Most bytes of events that wait for their commit; beyond it requests are answered 429.
-    pub queue_bytes: usize,
 }
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
+
+/// Deepest JSON that may be allowed: the parser of data recurses.
+const JSON_DEPTH_MAX: usize = 127;
+
+impl Limits {
+    pub(super) fn read(section: &mut Section<'_, '_, '_>) -> Self {
+        let default = Self::default();
+        let mut bytes = |key: &str, default: usize, min: usize, max: usize| {
+            let [default, min, max] = [default, min, max].map(|bytes| bytes as u64);
+            usize::try_from(section.bytes_within(key, default, min, max)).unwrap_or(usize::MAX)
+        };
+        let body_bytes = bytes("body_bytes", default.body_bytes, KIB, 64 * MIB);
+        let ndjson_bytes = bytes("ndjson_bytes", default.ndjson_bytes, KIB, 1024 * MIB);
+        let slice_bytes = bytes("slice_bytes", default.slice_bytes, KIB, 64 * MIB);
+        let header_bytes = bytes("header_bytes", default.header_bytes, 8 * KIB, 256 * KIB);
+        let body_rate = bytes("body_rate", default.body_rate, 1, MIB);
+
+        let mut count = |key: &str, default: usize, max: usize| section.within(key, default, 1, max);
+        let batch_events = count("batch_events", default.batch_events, 10_000);
+        let ndjson_lines = count("ndjson_lines", default.ndjson_lines, 1_000_000);
+        let slice_lines = count("slice_lines", default.slice_lines, 10_000);
+        let json_depth = count("json_depth", default.json_depth, JSON_DEPTH_MAX);
+        let headers = count("headers", default.headers, 1_000);
+        let connections = count("connections", default.connections, 1_000_000);
+        let per_address = default.connections_per_address;
+        let connections_per_address = count("connections_per_address", per_address, 1_000_000);
+
+        let mut time = |key: &str, default: Duration| {
+            section.within(key, default, Duration::from_millis(100), Duration::from_secs(3600))
+        };
+        Self {
+            body_bytes,
+            batch_events,
+            ndjson_bytes,
+            ndjson_lines,
+            slice_bytes,
+            slice_lines,
+            json_depth,
+            header_bytes,
+            headers,
+            connections,
+            connections_per_address,
+            first_byte_timeout: time("first_byte_timeout", default.first_byte_timeout),
+            header_timeout: time("header_timeout", default.header_timeout),
+            body_rate,
+            body_rate_window: time("body_rate_window", default.body_rate_window),
+            idle_timeout: time("idle_timeout", default.idle_timeout),
+        }
+    }
+}
 
 impl Default for Limits {
     fn default() -> Self {
@@ -65,7 +115,6 @@ impl Default for Limits {
             body_rate: KIB,
             body_rate_window: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(60),
-            queue_bytes: 32 * MIB,
         }
     }
 }

@@ -29,6 +29,11 @@ impl ListenAddr {
             Self::Unix(_) => true,
         }
     }
+
+    /// Whether the system chooses the port.
+    pub fn is_any_port(&self) -> bool {
+        matches!(self, Self::Tcp(address) if address.port() == 0)
+    }
 }
 
 impl FromStr for ListenAddr {

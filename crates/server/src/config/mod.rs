@@ -2,18 +2,36 @@
 //! problems are reported at once, each with its place and what was expected. Modules in suggested
 //! reading order.
 
+mod problem;
+
+pub mod environment;
+mod tree;
+
+pub mod quantity;
+mod section;
+mod setting;
+
 pub mod destination;
 pub mod limits;
 pub mod listen;
 pub mod secret;
 pub mod settings;
 
+pub mod example;
+pub mod load;
+
 pub use destination::{
     DeliveryPolicy, DestinationConfig, DestinationName, OnDeadLetter, OnFailure, SinkConfig,
 };
+pub use environment::Environment;
 pub use limits::Limits;
 pub use listen::ListenAddr;
+pub use load::{Loaded, Overrides, load};
+pub use problem::{Origin, Problem, Problems};
 pub use secret::Secret;
+pub(crate) use section::{Section, TextOrSecret};
+pub use section::ShownValue;
+pub(crate) use setting::Choice;
 pub use settings::{
-    Config, IngestConfig, LogConfig, LogFormat, NetworkConfig, ParseMode, StoreConfig, Unmatched,
+    Config, IngestConfig, LogConfig, LogFormat, NetworkConfig, ParseMode, Route, Unmatched,
 };

@@ -5,14 +5,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use tracing_subscriber::EnvFilter;
 use wayhold_model::DestinationId;
 use wayhold_model::condition::Condition;
-use wayhold_model::key::KeyRules;
-use wayhold_model::route::{RouteRule, Router};
+use wayhold_model::key::{KeyRule, KeyRules};
+use wayhold_model::limits::SOURCE_BYTES_MAX;
+use wayhold_model::route::{ROUTES_MAX, RouteRule, Router};
 
 use crate::config::destination::{DestinationConfig, DestinationName};
 use crate::config::limits::Limits;
 use crate::config::listen::ListenAddr;
+use crate::config::quantity::{Size, show_size};
+use crate::config::section::Section;
+use crate::config::setting::{Choice, DataTemplate};
 
 /// Everything that can be configured.
 #[derive(Clone, Debug)]
@@ -28,7 +33,7 @@ pub struct Config {
     /// Bounds at the door.
     pub limits: Limits,
     /// The store.
-    pub store: StoreConfig,
+    pub store: wayhold_store::Options,
     /// How events are read and what becomes of those that no route wants.
     pub ingest: IngestConfig,
     /// Where ordering keys come from when the event brings none.
@@ -61,26 +66,48 @@ impl Config {
     }
 }
 
-/// The store, table `[store]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreConfig {
-    /// Free bytes on the disk below which nothing is accepted.
-    pub min_free_bytes: u64,
-    /// A segment ends at this many bytes.
-    pub segment_bytes: u64,
-    /// A segment ends at this many events.
-    pub segment_rows: u32,
-    /// A segment that holds an event ends at this age.
-    pub segment_age: Duration,
-    /// How long ids are remembered.
-    pub window: Duration,
-    /// How many ids are remembered at most.
-    pub ids: u32,
-    /// Memory for events that lanes have yet to read.
-    pub tail_cache_bytes: usize,
-    /// Disk kept aside so that progress can be written when the disk is full.
-    pub reserve_bytes: u64,
+/// The store, table `[store]`. Timings that only the store understands are not configured.
+pub(super) fn read_store(
+    section: &mut Section<'_, '_, '_>,
+    limits: &Limits,
+) -> wayhold_store::Options {
+    const KIB: u64 = 1024;
+    const MIB: u64 = 1024 * KIB;
+    let default = wayhold_store::Options::default();
+    let mut memory = |key: &str, default: usize, min: u64, max: u64| {
+        let bytes = section.bytes_within(key, default as u64, min, max);
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    };
+    let group_bytes = memory("group_bytes", default.group_bytes, 4 * KIB, 64 * MIB);
+    let queue_bytes = memory("queue_bytes", default.queue_bytes, MIB, 16 * 1024 * MIB);
+    let tail_bytes = memory("tail_bytes", default.tail_bytes, 64 * KIB, 64 * 1024 * MIB);
+    let options = wayhold_store::Options {
+        segment_bytes: section.bytes_within("segment_bytes", default.segment_bytes, 64 * KIB, 1024 * MIB),
+        segment_rows: section.within("segment_rows", default.segment_rows, 16, 1 << 24),
+        segment_age: section.within("segment_age", default.segment_age, SECOND, DAY),
+        group_bytes,
+        queue_bytes,
+        tail_bytes,
+        window: section.within("window", default.window, SECOND, 366 * DAY),
+        window_ids: section.within("window_ids", default.window_ids, 1_000, 1 << 30),
+        reserve_bytes: section.bytes_within("reserve_bytes", default.reserve_bytes, MIB, 1024 * MIB),
+        ..default
+    };
+    if queue_bytes < limits.body_bytes.max(limits.slice_bytes) {
+        section.problem("queue_bytes", "expected room for limits.body_bytes and limits.slice_bytes");
+    }
+    let needed = 2 * options.segment_bytes + options.reserve_bytes;
+    let usual = options.min_free_bytes();
+    let min_free = section.get("min_free", Size(usual)).0;
+    if min_free < needed {
+        let needed = show_size(Size(needed));
+        section.problem("min_free", format!("expected at least {needed}: two segments and the reserve"));
+    }
+    wayhold_store::Options { min_free: Some(min_free), ..options }
 }
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Reading of events, table `[ingest]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +120,20 @@ pub struct IngestConfig {
     pub source: String,
 }
 
+impl IngestConfig {
+    pub(super) fn read(section: &mut Section<'_, '_, '_>) -> Self {
+        let source: String = section.get("source", "/wayhold".to_owned());
+        if source.is_empty() || source.len() > SOURCE_BYTES_MAX {
+            section.problem("source", format!("expected 1 to {SOURCE_BYTES_MAX} bytes"));
+        }
+        Self {
+            mode: section.get("mode", ParseMode::Strict),
+            unmatched: section.get("unmatched", Unmatched::Refuse),
+            source,
+        }
+    }
+}
+
 /// How attribute names that break CloudEvents' rules are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseMode {
@@ -100,6 +141,11 @@ pub enum ParseMode {
     Strict,
     /// They are lower-cased.
     Lenient,
+}
+
+impl Choice for ParseMode {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("strict", Self::Strict), ("lenient", Self::Lenient)];
 }
 
 /// What becomes of an event that no route matches.
@@ -113,6 +159,24 @@ pub enum Unmatched {
     Ignore,
 }
 
+impl Choice for Unmatched {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("refuse", Self::Refuse), ("keep", Self::Keep), ("ignore", Self::Ignore)];
+}
+
+/// Most key rules: an event without a key may be held against each of them.
+const KEY_RULES_MAX: usize = 256;
+
+/// Reads `[[keys]]`.
+pub(super) fn read_keys(section: &mut Section<'_, '_, '_>) -> KeyRules {
+    let rules = section.tables("keys", KEY_RULES_MAX, |section| {
+        let when = section.find("when");
+        let key = section.require::<DataTemplate>("key", "\"{subject}\"");
+        key.map(|key| KeyRule { name: section.path().to_owned(), when, key: key.0 })
+    });
+    KeyRules::new(rules.into_iter().flatten())
+}
+
 /// A rule from events to destinations, table `[[routes]]`.
 #[derive(Clone, Debug)]
 pub struct Route {
@@ -124,11 +188,38 @@ pub struct Route {
     pub to: Vec<DestinationName>,
 }
 
+impl Route {
+    /// Reads `[[routes]]`; names of destinations that are not configured are problems.
+    pub(super) fn read_all(
+        section: &mut Section<'_, '_, '_>,
+        destinations: &[String],
+    ) -> Vec<Self> {
+        section.tables("routes", ROUTES_MAX, |section| {
+            let name = section.find("name").unwrap_or_else(|| section.path().to_owned());
+            let when = section.find("when");
+            let to: Vec<DestinationName> = section.require("to", "[\"NAME\"]").unwrap_or_default();
+            if to.is_empty() && section.has("to") {
+                section.problem("to", "expected names of destinations");
+            }
+            for absent in to.iter().filter(|name| !destinations.iter().any(|d| d == name.as_str())) {
+                section.problem("to", format!("expected a configured destination, not \"{absent}\""));
+            }
+            Self { name, when, to }
+        })
+    }
+}
+
 /// Network rules, table `[network]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkConfig {
     /// Networks that webhooks may reach although they are private or loopback, and by plain `http`.
     pub allow: Vec<IpNet>,
+}
+
+impl NetworkConfig {
+    pub(super) fn read(section: &mut Section<'_, '_, '_>) -> Self {
+        Self { allow: section.get("allow", Vec::new()) }
+    }
 }
 
 /// Logs, table `[log]`.
@@ -140,6 +231,16 @@ pub struct LogConfig {
     pub level: String,
 }
 
+impl LogConfig {
+    pub(super) fn read(section: &mut Section<'_, '_, '_>) -> Self {
+        let level: String = section.get("level", "info".to_owned());
+        if EnvFilter::try_new(&level).is_err() {
+            section.problem("level", "expected a level such as \"info\" or \"info,wayhold::sink=debug\"");
+        }
+        Self { format: section.get("format", LogFormat::Json), level }
+    }
+}
+
 /// How a log record is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
@@ -147,4 +248,9 @@ pub enum LogFormat {
     Json,
     /// One line for people.
     Pretty,
+}
+
+impl Choice for LogFormat {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("json", Self::Json), ("pretty", Self::Pretty)];
 }
