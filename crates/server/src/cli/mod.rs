@@ -6,6 +6,7 @@ pub mod client;
 pub mod exit;
 pub mod output;
 
+pub mod config;
 pub mod dead_letters;
 pub mod demo;
 pub mod destinations;
@@ -38,6 +39,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[command(subcommand)]
+    Config(config::Config),
     Health(health::Health),
     Where(events::Where),
     Events(events::Events),
@@ -52,6 +55,7 @@ enum Command {
 impl Command {
     fn run(self, output: &mut Output) -> Result<(), Failure> {
         match self {
+            Self::Config(config) => config.run(output),
             Self::Health(health) => block_on(health.run(output)),
             Self::Where(r#where) => block_on(r#where.run(output)),
             Self::Events(events) => block_on(events.run(output)),

@@ -96,8 +96,7 @@ pub enum OnDeadLetter {
 }
 
 impl Choice for OnFailure {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("block", Self::Block), ("park", Self::Park)];
+    const WORDS: &'static [(&'static str, Self)] = &[("block", Self::Block), ("park", Self::Park)];
 }
 
 impl Choice for OnDeadLetter {
@@ -113,13 +112,17 @@ struct KindDefaults {
 
 /// Webhooks: each attempt is a request of its own, and eight at a time suit most receivers; 15 s for
 /// each are what receivers in public use are given.
-const WEBHOOK_DEFAULTS: KindDefaults =
-    KindDefaults { concurrency: 8, timeout: Duration::from_secs(15) };
+const WEBHOOK_DEFAULTS: KindDefaults = KindDefaults {
+    concurrency: 8,
+    timeout: Duration::from_secs(15),
+};
 
 /// Everything else takes events in bulk (a file is synced and Kafka acknowledges per batch), so the
 /// window must hold a batch; it is also the most that repeats after an unclean stop.
-const BULK_DEFAULTS: KindDefaults =
-    KindDefaults { concurrency: 1024, timeout: Duration::from_secs(60) };
+const BULK_DEFAULTS: KindDefaults = KindDefaults {
+    concurrency: 1024,
+    timeout: Duration::from_secs(60),
+};
 
 impl DestinationConfig {
     /// Reads `[destinations.NAME]`; `None` only with a problem noted.
@@ -153,7 +156,11 @@ impl DestinationConfig {
             Kind::Null => Some(SinkConfig::Null),
         };
         let delivery = DeliveryPolicy::read(kind, &defaults, section);
-        Some(Self { name: name.ok()?, sink: sink?, delivery: delivery? })
+        Some(Self {
+            name: name.ok()?,
+            sink: sink?,
+            delivery: delivery?,
+        })
     }
 }
 
@@ -211,7 +218,11 @@ fn read_breaker(section: &mut Section<'_, '_, '_>) -> BreakerPolicy {
         section.problem("open_max", "expected a time that is not below open");
     }
     let failures = section.within("failures", default.failures, 1, 1_000_000);
-    BreakerPolicy { failures, open, open_max }
+    BreakerPolicy {
+        failures,
+        open,
+        open_max,
+    }
 }
 
 /// Waits begin near a second, since most failures pass at once, and end at five minutes: a key that
@@ -222,10 +233,16 @@ fn read_retry(section: &mut Section<'_, '_, '_>) -> Option<RetryPolicy> {
     let cap = section.within("cap", Duration::from_secs(300).max(base), MILLISECOND, DAY);
     let attempts_max = section.find::<u32>("attempts_max");
     if attempts_max == Some(0) {
-        section.problem("attempts_max", "expected at least 1; leave it out to try for ever");
+        section.problem(
+            "attempts_max",
+            "expected at least 1; leave it out to try for ever",
+        );
     }
     match Backoff::try_new(base, cap) {
-        Ok(backoff) => Some(RetryPolicy { backoff, attempts_max }),
+        Ok(backoff) => Some(RetryPolicy {
+            backoff,
+            attempts_max,
+        }),
         Err(error) => {
             section.problem("cap", error.to_string());
             None
@@ -279,7 +296,18 @@ mod tests {
         for name in ["a", "0", "orders", "wms-2_b", &"x".repeat(63)] {
             assert_eq!(name.parse::<DestinationName>().unwrap().as_str(), name);
         }
-        for name in ["", "-a", "_a", "A", "a.b", "a/b", "../a", "\u{e9}", "a b", &"x".repeat(64)] {
+        for name in [
+            "",
+            "-a",
+            "_a",
+            "A",
+            "a.b",
+            "a/b",
+            "../a",
+            "\u{e9}",
+            "a b",
+            &"x".repeat(64),
+        ] {
             assert_eq!(name.parse::<DestinationName>(), Err(InvalidName), "{name}");
         }
     }

@@ -62,7 +62,8 @@ impl Limits {
         let header_bytes = bytes("header_bytes", default.header_bytes, 8 * KIB, 256 * KIB);
         let body_rate = bytes("body_rate", default.body_rate, 1, MIB);
 
-        let mut count = |key: &str, default: usize, max: usize| section.within(key, default, 1, max);
+        let mut count =
+            |key: &str, default: usize, max: usize| section.within(key, default, 1, max);
         let batch_events = count("batch_events", default.batch_events, 10_000);
         let ndjson_lines = count("ndjson_lines", default.ndjson_lines, 1_000_000);
         let slice_lines = count("slice_lines", default.slice_lines, 10_000);
@@ -73,7 +74,12 @@ impl Limits {
         let connections_per_address = count("connections_per_address", per_address, 1_000_000);
 
         let mut time = |key: &str, default: Duration| {
-            section.within(key, default, Duration::from_millis(100), Duration::from_secs(3600))
+            section.within(
+                key,
+                default,
+                Duration::from_millis(100),
+                Duration::from_secs(3600),
+            )
         };
         Self {
             body_bytes,

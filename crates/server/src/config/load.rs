@@ -74,7 +74,10 @@ pub fn load(
     };
     for (name, key, text) in environment.overrides() {
         let origin = Origin::Environment(name.to_owned());
-        let node = Node { origin, value: Value::Untyped(text.to_owned()) };
+        let node = Node {
+            origin,
+            value: Value::Untyped(text.to_owned()),
+        };
         problems.extend(tree::set(&mut tree, &key, node).err());
     }
     set_flags(&mut tree, overrides);
@@ -84,7 +87,10 @@ pub fn load(
     let config = reading.whole(&tree, |section| read_config(section, overrides.no_auth));
     problems.append(&mut reading.problems);
     if problems.is_empty() {
-        Ok(Loaded { config, values: reading.values })
+        Ok(Loaded {
+            config,
+            values: reading.values,
+        })
     } else {
         Err(Problems(problems))
     }
@@ -109,7 +115,10 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
         section.problem("destinations", "expected at least one destination");
         section.suggest("[destinations.NAME]".to_owned());
     } else if routes.is_empty() {
-        section.problem("routes", "expected at least one route, or nothing is delivered");
+        section.problem(
+            "routes",
+            "expected at least one route, or nothing is delivered",
+        );
         section.suggest("[[routes]]".to_owned());
     }
     Config {
@@ -151,12 +160,21 @@ fn read_destinations(
 ) -> (Vec<String>, Vec<DestinationConfig>) {
     let names = section.keys();
     if names.len() > DESTINATIONS_MAX {
-        section.problem("", format!("expected at most {DESTINATIONS_MAX} destinations"));
+        section.problem(
+            "",
+            format!("expected at most {DESTINATIONS_MAX} destinations"),
+        );
     }
     let mut read = |name: &String| {
-        section.table(name, |section| DestinationConfig::read(name, network, section))
+        section.table(name, |section| {
+            DestinationConfig::read(name, network, section)
+        })
     };
-    let destinations = names.iter().take(DESTINATIONS_MAX).filter_map(&mut read).collect();
+    let destinations = names
+        .iter()
+        .take(DESTINATIONS_MAX)
+        .filter_map(&mut read)
+        .collect();
     (names, destinations)
 }
 
@@ -184,14 +202,21 @@ fn read_files(path: &Path, problems: &mut Vec<Problem>) -> Result<Table, Vec<Pro
             Ok(mut table) => {
                 let nested = table.remove("include");
                 problems.extend(nested.map(|node| {
-                    unfit(&node.origin, "expected only in the file that serve is given")
+                    unfit(
+                        &node.origin,
+                        "expected only in the file that serve is given",
+                    )
                 }));
                 tree::merge(&mut tree, table, "", problems);
             }
             Err(problems) => unread.extend(problems),
         }
     }
-    if unread.is_empty() { Ok(tree) } else { Err(unread) }
+    if unread.is_empty() {
+        Ok(tree)
+    } else {
+        Err(unread)
+    }
 }
 
 fn read_file(path: &Path, named_by: &Origin) -> Result<Table, Vec<Problem>> {
@@ -209,27 +234,48 @@ fn read_file(path: &Path, named_by: &Origin) -> Result<Table, Vec<Problem>> {
         .read_to_string(&mut text)
         .map_err(|error| unreadable(error.to_string()))?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(unreadable(format!("expected at most {}", show_size(Size(FILE_BYTES_MAX)))));
+        return Err(unreadable(format!(
+            "expected at most {}",
+            show_size(Size(FILE_BYTES_MAX))
+        )));
     }
     tree::parse(&Arc::from(path), &text)
 }
 
 fn set_flags(tree: &mut Table, overrides: &Overrides) {
     let mut set = |key: &str, flag: &'static str, value: Value| {
-        tree.insert(key.to_owned(), Node { origin: Origin::Flag(flag), value });
+        tree.insert(
+            key.to_owned(),
+            Node {
+                origin: Origin::Flag(flag),
+                value,
+            },
+        );
     };
     if let Some(data) = &overrides.data {
-        set("data", "--data", Value::Text(data.to_string_lossy().into_owned()));
+        set(
+            "data",
+            "--data",
+            Value::Text(data.to_string_lossy().into_owned()),
+        );
     }
     if !overrides.listen.is_empty() {
         let element = |address: &ListenAddr| Node {
             origin: Origin::Flag("--listen"),
             value: Value::Text(address.to_string()),
         };
-        set("listen", "--listen", Value::List(overrides.listen.iter().map(element).collect()));
+        set(
+            "listen",
+            "--listen",
+            Value::List(overrides.listen.iter().map(element).collect()),
+        );
     }
     if let Some(address) = &overrides.ops_listen {
-        set("ops_listen", "--ops-listen", Value::Text(address.to_string()));
+        set(
+            "ops_listen",
+            "--ops-listen",
+            Value::Text(address.to_string()),
+        );
     }
 }
 
@@ -242,13 +288,19 @@ fn set_delivered(tree: &mut Table) {
     // A data directory that cannot be read is told when it is read for itself.
     let data = tree.get("data").and_then(|node| PathBuf::read(node).ok());
     let path = data.unwrap_or_else(|| DATA.into()).join("delivered.ndjson");
-    let node = |value| Node { origin: Origin::Default, value };
+    let node = |value| Node {
+        origin: Origin::Default,
+        value,
+    };
     let text = |text: &str| node(Value::Text(text.to_owned()));
     let table = |entries: Vec<(&str, Node)>| {
         let owned = |(key, node): (&str, Node)| (key.to_owned(), node);
         node(Value::Table(entries.into_iter().map(owned).collect()))
     };
-    let file = table(vec![("kind", text("file")), ("path", text(&path.to_string_lossy()))]);
+    let file = table(vec![
+        ("kind", text("file")),
+        ("path", text(&path.to_string_lossy())),
+    ]);
     let route = table(vec![("to", node(Value::List(vec![text("delivered")])))]);
     tree.insert("destinations".to_owned(), table(vec![("delivered", file)]));
     tree.insert("routes".to_owned(), node(Value::List(vec![route])));

@@ -29,8 +29,8 @@ pub use listen::ListenAddr;
 pub use load::{Loaded, Overrides, load};
 pub use problem::{Origin, Problem, Problems};
 pub use secret::Secret;
-pub(crate) use section::{Section, TextOrSecret};
 pub use section::ShownValue;
+pub(crate) use section::{Section, TextOrSecret};
 pub(crate) use setting::Choice;
 pub use settings::{
     Config, IngestConfig, LogConfig, LogFormat, NetworkConfig, ParseMode, Route, Unmatched,

@@ -31,9 +31,9 @@ impl Origin {
     /// by flag or environment.
     pub(crate) fn resolve(&self, path: &str) -> PathBuf {
         match self {
-            Self::File { path: file, .. } => {
-                file.parent().map_or_else(|| path.into(), |folder| folder.join(path))
-            }
+            Self::File { path: file, .. } => file
+                .parent()
+                .map_or_else(|| path.into(), |folder| folder.join(path)),
             Self::Default | Self::Environment(_) | Self::Flag(_) => path.into(),
         }
     }

@@ -20,13 +20,23 @@ pub enum InvalidQuantity {
 }
 
 /// Units of time, in milliseconds, the largest first.
-const DURATION_UNITS: [(&str, u64); 5] =
-    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+const DURATION_UNITS: [(&str, u64); 5] = [
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1_000),
+    ("ms", 1),
+];
 
 /// Units of size, in bytes, the largest first. Powers of 1,024 only: nobody has to guess which `MB` is
 /// meant.
-const SIZE_UNITS: [(&str, u64); 5] =
-    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+const SIZE_UNITS: [(&str, u64); 5] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("B", 1),
+];
 
 /// Reads a duration: a whole number and a unit, with or without a space between.
 ///
@@ -49,7 +59,9 @@ pub fn show_duration(duration: Duration) -> String {
 /// # Errors
 /// When the text is none, or overflows 64 bits.
 pub fn parse_size(text: &str) -> Result<Size, InvalidQuantity> {
-    parse(text, &SIZE_UNITS).map(Size).ok_or(InvalidQuantity::Size)
+    parse(text, &SIZE_UNITS)
+        .map(Size)
+        .ok_or(InvalidQuantity::Size)
 }
 
 /// Writes a size in the largest unit that is exact.
@@ -61,17 +73,17 @@ pub fn show_size(size: Size) -> String {
 fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let end = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at_checked(end)?;
-    let (_, size) = units.iter().find(|(name, _)| *name == unit.trim_start_matches(' '))?;
+    let (_, size) = units
+        .iter()
+        .find(|(name, _)| *name == unit.trim_start_matches(' '))?;
     number.parse::<u64>().ok()?.checked_mul(*size)
 }
 
 /// The number in the largest unit that divides it; zero in the unit given for it.
-fn in_largest<'a>(
-    number: u64,
-    units: &[(&'a str, u64)],
-    zero: (&'a str, u64),
-) -> (u64, &'a str) {
-    let exact = units.iter().find(|(_, size)| number != 0 && number.is_multiple_of(*size));
+fn in_largest<'a>(number: u64, units: &[(&'a str, u64)], zero: (&'a str, u64)) -> (u64, &'a str) {
+    let exact = units
+        .iter()
+        .find(|(_, size)| number != 0 && number.is_multiple_of(*size));
     let (name, size) = exact.copied().unwrap_or(zero);
     (number / size, name)
 }
@@ -92,10 +104,29 @@ mod tests {
             ("24h", 86_400_000),
             ("7d", 604_800_000),
         ] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_millis(millis)),
+                "{text}"
+            );
         }
-        for text in ["", "s", "30", "-1s", "1.5s", "1S", "1 sec", "30s ", "\u{664}s", "9999999999999999d"] {
-            assert_eq!(parse_duration(text), Err(InvalidQuantity::Duration), "{text}");
+        for text in [
+            "",
+            "s",
+            "30",
+            "-1s",
+            "1.5s",
+            "1S",
+            "1 sec",
+            "30s ",
+            "\u{664}s",
+            "9999999999999999d",
+        ] {
+            assert_eq!(
+                parse_duration(text),
+                Err(InvalidQuantity::Duration),
+                "{text}"
+            );
         }
     }
 
@@ -110,7 +141,15 @@ mod tests {
         ] {
             assert_eq!(parse_size(text), Ok(Size(bytes)), "{text}");
         }
-        for text in ["", "64", "64 MB", "64 mib", "1e3 B", "99999999 TiB", "\u{1F4A9}"] {
+        for text in [
+            "",
+            "64",
+            "64 MB",
+            "64 mib",
+            "1e3 B",
+            "99999999 TiB",
+            "\u{1F4A9}",
+        ] {
             assert_eq!(parse_size(text), Err(InvalidQuantity::Size), "{text}");
         }
     }

@@ -68,7 +68,11 @@ pub(crate) struct Section<'t, 'r, 'e> {
 
 impl<'e> Reading<'e> {
     pub(crate) fn new(environment: &'e Environment) -> Self {
-        Self { environment, problems: Vec::new(), values: Vec::new() }
+        Self {
+            environment,
+            problems: Vec::new(),
+            values: Vec::new(),
+        }
     }
 
     /// Reads the whole tree.
@@ -88,7 +92,13 @@ fn read_section<'t, 'e, R>(
     table: Option<&'t Table>,
     read: impl FnOnce(&mut Section<'t, '_, 'e>) -> R,
 ) -> R {
-    let mut section = Section { reading, path, origin, table, asked: Vec::new() };
+    let mut section = Section {
+        reading,
+        path,
+        origin,
+        table,
+        asked: Vec::new(),
+    };
     let result = read(&mut section);
     section.refuse_unknown();
     result
@@ -118,7 +128,10 @@ impl<'t, 'e> Section<'t, '_, 'e> {
         let value = self.get(key, default);
         if value < min || value > max {
             let (min, max) = (min.show(), max.show());
-            self.problem(key, format!("expected between {min} and {max}, not {}", value.show()));
+            self.problem(
+                key,
+                format!("expected between {min} and {max}, not {}", value.show()),
+            );
         }
         value
     }
@@ -207,7 +220,10 @@ impl<'t, 'e> Section<'t, '_, 'e> {
             return Vec::new();
         };
         if elements.len() > max {
-            self.problem(key, format!("expected at most {max}, not {}", elements.len()));
+            self.problem(
+                key,
+                format!("expected at most {max}, not {}", elements.len()),
+            );
         }
         let mut results = Vec::new();
         for (index, element) in elements.iter().take(max).enumerate() {
@@ -219,14 +235,22 @@ impl<'t, 'e> Section<'t, '_, 'e> {
             };
             let path = join(&self.path, &key);
             let origin = element.origin.clone();
-            results.push(read_section(self.reading, path, origin, Some(table), &mut read));
+            results.push(read_section(
+                self.reading,
+                path,
+                origin,
+                Some(table),
+                &mut read,
+            ));
         }
         results
     }
 
     /// The keys that are set, where they are names and not settings.
     pub(crate) fn keys(&self) -> Vec<String> {
-        self.table.map(|table| table.keys().cloned().collect()).unwrap_or_default()
+        self.table
+            .map(|table| table.keys().cloned().collect())
+            .unwrap_or_default()
     }
 
     /// Whether a key is set at all.
@@ -241,7 +265,11 @@ impl<'t, 'e> Section<'t, '_, 'e> {
 
     /// Notes a value that is made of others.
     pub(crate) fn show(&mut self, key: &str, value: Json, origin: Origin) {
-        self.reading.values.push(ShownValue { key: join(&self.path, key), value, origin });
+        self.reading.values.push(ShownValue {
+            key: join(&self.path, key),
+            value,
+            origin,
+        });
     }
 
     /// Notes that a key's value does not do.
@@ -259,8 +287,17 @@ impl<'t, 'e> Section<'t, '_, 'e> {
     }
 
     fn problem_at(&mut self, origin: Origin, key: &str, message: String) {
-        let key = if key.is_empty() { self.path.clone() } else { join(&self.path, key) };
-        self.reading.problems.push(Problem { origin, key, message, add: None });
+        let key = if key.is_empty() {
+            self.path.clone()
+        } else {
+            join(&self.path, key)
+        };
+        self.reading.problems.push(Problem {
+            origin,
+            key,
+            message,
+            add: None,
+        });
     }
 
     fn node(&mut self, key: &str) -> Option<&'t Node> {
@@ -347,7 +384,9 @@ impl Reading<'_> {
 /// A secret's file, without the newline that editors leave at its end.
 fn read_secret(path: &std::path::Path) -> Result<String, std::io::Error> {
     let mut text = String::new();
-    File::open(path)?.take(SECRET_BYTES_MAX).read_to_string(&mut text)?;
+    File::open(path)?
+        .take(SECRET_BYTES_MAX)
+        .read_to_string(&mut text)?;
     text.truncate(text.trim_end_matches(['\r', '\n']).len());
     Ok(text)
 }

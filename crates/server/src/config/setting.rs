@@ -36,7 +36,10 @@ impl<T: Choice> Setting for T {
         let text = text_of(node).unwrap_or_default();
         let found = T::WORDS.iter().find(|(word, _)| *word == text);
         found.map(|(_, value)| *value).ok_or_else(|| {
-            let words: Vec<_> = T::WORDS.iter().map(|(word, _)| format!("{word:?}")).collect();
+            let words: Vec<_> = T::WORDS
+                .iter()
+                .map(|(word, _)| format!("{word:?}"))
+                .collect();
             format!("expected {}{}", words.join(" or "), instead_of(node))
         })
     }
@@ -80,7 +83,9 @@ impl Setting for u64 {
 impl Setting for usize {
     fn read(node: &Node) -> Result<Self, String> {
         let number = u64::read(node)?;
-        number.try_into().map_err(|_| "expected a smaller number".to_owned())
+        number
+            .try_into()
+            .map_err(|_| "expected a smaller number".to_owned())
     }
 
     fn show(&self) -> Json {
@@ -91,7 +96,9 @@ impl Setting for usize {
 impl Setting for u32 {
     fn read(node: &Node) -> Result<Self, String> {
         let number = u64::read(node)?;
-        number.try_into().map_err(|_| format!("expected at most {}", u32::MAX))
+        number
+            .try_into()
+            .map_err(|_| format!("expected at most {}", u32::MAX))
     }
 
     fn show(&self) -> Json {
@@ -137,7 +144,9 @@ impl Setting for PathBuf {
 impl Setting for ListenAddr {
     fn read(node: &Node) -> Result<Self, String> {
         let address = text_of(node).unwrap_or_default().parse();
-        match address.map_err(|error: crate::config::listen::InvalidListenAddr| error.to_string())? {
+        match address
+            .map_err(|error: crate::config::listen::InvalidListenAddr| error.to_string())?
+        {
             Self::Unix(path) => Ok(Self::Unix(node.origin.resolve(&path.to_string_lossy()))),
             tcp @ Self::Tcp(_) => Ok(tcp),
         }
@@ -156,7 +165,10 @@ impl Setting for IpNet {
             .map_err(|_| "expected a network such as \"10.0.0.0/8\" or \"::1/128\"".to_owned())?;
         // "10.1.2.3/8" more often means one host than the network that it would be read as.
         if network.trunc() != network {
-            return Err(format!("expected \"{}\": host bits are set", network.trunc()));
+            return Err(format!(
+                "expected \"{}\": host bits are set",
+                network.trunc()
+            ));
         }
         Ok(network)
     }
@@ -180,7 +192,10 @@ impl Setting for DestinationName {
 impl Setting for Condition {
     fn read(node: &Node) -> Result<Self, String> {
         let text = text_of(node).ok_or_else(|| {
-            format!("expected a condition such as 'type == \"order\"'{}", instead_of(node))
+            format!(
+                "expected a condition such as 'type == \"order\"'{}",
+                instead_of(node)
+            )
         })?;
         Self::compile(text).map_err(|error| error.to_string())
     }

@@ -82,7 +82,12 @@ pub(super) fn read_store(
     let queue_bytes = memory("queue_bytes", default.queue_bytes, MIB, 16 * 1024 * MIB);
     let tail_bytes = memory("tail_bytes", default.tail_bytes, 64 * KIB, 64 * 1024 * MIB);
     let options = wayhold_store::Options {
-        segment_bytes: section.bytes_within("segment_bytes", default.segment_bytes, 64 * KIB, 1024 * MIB),
+        segment_bytes: section.bytes_within(
+            "segment_bytes",
+            default.segment_bytes,
+            64 * KIB,
+            1024 * MIB,
+        ),
         segment_rows: section.within("segment_rows", default.segment_rows, 16, 1 << 24),
         segment_age: section.within("segment_age", default.segment_age, SECOND, DAY),
         group_bytes,
@@ -90,20 +95,34 @@ pub(super) fn read_store(
         tail_bytes,
         window: section.within("window", default.window, SECOND, 366 * DAY),
         window_ids: section.within("window_ids", default.window_ids, 1_000, 1 << 30),
-        reserve_bytes: section.bytes_within("reserve_bytes", default.reserve_bytes, MIB, 1024 * MIB),
+        reserve_bytes: section.bytes_within(
+            "reserve_bytes",
+            default.reserve_bytes,
+            MIB,
+            1024 * MIB,
+        ),
         ..default
     };
     if queue_bytes < limits.body_bytes.max(limits.slice_bytes) {
-        section.problem("queue_bytes", "expected room for limits.body_bytes and limits.slice_bytes");
+        section.problem(
+            "queue_bytes",
+            "expected room for limits.body_bytes and limits.slice_bytes",
+        );
     }
     let needed = 2 * options.segment_bytes + options.reserve_bytes;
     let usual = options.min_free_bytes();
     let min_free = section.get("min_free", Size(usual)).0;
     if min_free < needed {
         let needed = show_size(Size(needed));
-        section.problem("min_free", format!("expected at least {needed}: two segments and the reserve"));
+        section.problem(
+            "min_free",
+            format!("expected at least {needed}: two segments and the reserve"),
+        );
     }
-    wayhold_store::Options { min_free: Some(min_free), ..options }
+    wayhold_store::Options {
+        min_free: Some(min_free),
+        ..options
+    }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -160,8 +179,11 @@ pub enum Unmatched {
 }
 
 impl Choice for Unmatched {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("refuse", Self::Refuse), ("keep", Self::Keep), ("ignore", Self::Ignore)];
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("refuse", Self::Refuse),
+        ("keep", Self::Keep),
+        ("ignore", Self::Ignore),
+    ];
 }
 
 /// Most key rules: an event without a key may be held against each of them.
@@ -172,7 +194,11 @@ pub(super) fn read_keys(section: &mut Section<'_, '_, '_>) -> KeyRules {
     let rules = section.tables("keys", KEY_RULES_MAX, |section| {
         let when = section.find("when");
         let key = section.require::<DataTemplate>("key", "\"{subject}\"");
-        key.map(|key| KeyRule { name: section.path().to_owned(), when, key: key.0 })
+        key.map(|key| KeyRule {
+            name: section.path().to_owned(),
+            when,
+            key: key.0,
+        })
     });
     KeyRules::new(rules.into_iter().flatten())
 }
@@ -195,14 +221,22 @@ impl Route {
         destinations: &[String],
     ) -> Vec<Self> {
         section.tables("routes", ROUTES_MAX, |section| {
-            let name = section.find("name").unwrap_or_else(|| section.path().to_owned());
+            let name = section
+                .find("name")
+                .unwrap_or_else(|| section.path().to_owned());
             let when = section.find("when");
             let to: Vec<DestinationName> = section.require("to", "[\"NAME\"]").unwrap_or_default();
             if to.is_empty() && section.has("to") {
                 section.problem("to", "expected names of destinations");
             }
-            for absent in to.iter().filter(|name| !destinations.iter().any(|d| d == name.as_str())) {
-                section.problem("to", format!("expected a configured destination, not \"{absent}\""));
+            for absent in to
+                .iter()
+                .filter(|name| !destinations.iter().any(|d| d == name.as_str()))
+            {
+                section.problem(
+                    "to",
+                    format!("expected a configured destination, not \"{absent}\""),
+                );
             }
             Self { name, when, to }
         })
@@ -218,7 +252,9 @@ pub struct NetworkConfig {
 
 impl NetworkConfig {
     pub(super) fn read(section: &mut Section<'_, '_, '_>) -> Self {
-        Self { allow: section.get("allow", Vec::new()) }
+        Self {
+            allow: section.get("allow", Vec::new()),
+        }
     }
 }
 
@@ -235,9 +271,15 @@ impl LogConfig {
     pub(super) fn read(section: &mut Section<'_, '_, '_>) -> Self {
         let level: String = section.get("level", "info".to_owned());
         if EnvFilter::try_new(&level).is_err() {
-            section.problem("level", "expected a level such as \"info\" or \"info,wayhold::sink=debug\"");
+            section.problem(
+                "level",
+                "expected a level such as \"info\" or \"info,wayhold::sink=debug\"",
+            );
         }
-        Self { format: section.get("format", LogFormat::Json), level }
+        Self {
+            format: section.get("format", LogFormat::Json),
+            level,
+        }
     }
 }
 

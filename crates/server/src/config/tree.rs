@@ -82,9 +82,10 @@ pub(crate) fn merge(into: &mut Table, from: Table, path: &str, problems: &mut Ve
                         merge(first, second, &key_path, problems);
                     }
                     (Value::List(first), Value::List(second))
-                        if first.iter().chain(&second).all(|node| {
-                            matches!(node.value, Value::Table(_))
-                        }) =>
+                        if first
+                            .iter()
+                            .chain(&second)
+                            .all(|node| matches!(node.value, Value::Table(_))) =>
                     {
                         first.extend(second);
                     }
@@ -139,7 +140,11 @@ pub(crate) fn inline(text: &str, origin: &Origin) -> Option<Value> {
 
 /// Path of a key below another.
 pub(crate) fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+    if path.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{path}.{key}")
+    }
 }
 
 /// Where the lines of a file begin.
@@ -151,12 +156,18 @@ struct Lines<'a> {
 impl<'a> Lines<'a> {
     fn new(path: &'a Arc<Path>, text: &str) -> Self {
         let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
-        Self { path, ends: ends.map(|(offset, _)| offset).collect() }
+        Self {
+            path,
+            ends: ends.map(|(offset, _)| offset).collect(),
+        }
     }
 
     fn origin(&self, offset: usize) -> Origin {
         let line = self.ends.partition_point(|end| *end < offset) + 1;
-        Origin::File { path: Arc::clone(self.path), line }
+        Origin::File {
+            path: Arc::clone(self.path),
+            line,
+        }
     }
 
     fn table(&self, table: &DeTable<'_>) -> Table {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use wayhold_model::template::Template;
 
-use crate::config::Secret;
+use crate::config::{Choice, Secret, Section, TextOrSecret};
+use crate::sink::kafka::property::check_property;
 
 /// A Kafka destination.
 #[derive(Clone, Debug)]
@@ -28,6 +29,11 @@ pub enum KafkaMode {
     Binary,
     /// The whole event as a JSON value.
     Structured,
+}
+
+impl Choice for KafkaMode {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("binary", Self::Binary), ("structured", Self::Structured)];
 }
 
 /// Codec of record batches.
@@ -56,4 +62,91 @@ impl Compression {
             Self::Zstd => "zstd",
         }
     }
+}
+
+impl Choice for Compression {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("none", Self::None),
+        ("gzip", Self::Gzip),
+        ("lz4", Self::Lz4),
+        ("snappy", Self::Snappy),
+        ("zstd", Self::Zstd),
+    ];
+}
+
+/// Most properties: librdkafka knows fewer than two hundred.
+const PROPERTIES_MAX: usize = 200;
+
+/// Properties that hold a secret, by what their names contain. They are taken by reference only.
+const SECRET_PROPERTIES: [&str; 4] = ["password", "secret", "ssl.key.pem", "sasl.jaas.config"];
+
+impl KafkaConfig {
+    /// Reads the keys; `None` only with a problem noted.
+    pub(crate) fn read(section: &mut Section<'_, '_, '_>) -> Option<Self> {
+        let bootstrap_servers = section.require::<String>("bootstrap_servers", "\"HOST:9092\"");
+        if bootstrap_servers
+            .as_ref()
+            .is_some_and(|servers| !servers.split(',').all(is_server))
+        {
+            section.problem(
+                "bootstrap_servers",
+                "expected \"HOST:PORT\", several joined by commas",
+            );
+        }
+        let topic = section.require("topic", "\"{type}\"");
+        let mode = section.get("mode", KafkaMode::Binary);
+        let compression = section.get("compression", Compression::None);
+        let properties = section.table("properties", read_properties);
+        Some(Self {
+            bootstrap_servers: bootstrap_servers?,
+            topic: topic?,
+            mode,
+            compression,
+            properties,
+        })
+    }
+}
+
+fn is_server(text: &str) -> bool {
+    let Some((host, port)) = text.trim().rsplit_once(':') else {
+        return false;
+    };
+    let plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
+    !host.is_empty() && host.chars().all(plain) && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+fn read_properties(section: &mut Section<'_, '_, '_>) -> BTreeMap<String, Secret> {
+    let names = section.keys();
+    if names.len() > PROPERTIES_MAX {
+        section.problem("", format!("expected at most {PROPERTIES_MAX} properties"));
+    }
+    let mut properties = BTreeMap::new();
+    for name in names.into_iter().take(PROPERTIES_MAX) {
+        let is_secret = SECRET_PROPERTIES.iter().any(|part| name.contains(part));
+        let shown = |text: &str| {
+            if is_secret {
+                "[redacted]".to_owned()
+            } else {
+                text.to_owned()
+            }
+        };
+        let value = section.find_secret(&name, shown);
+        if let Err(reason) = check_property(&name) {
+            section.problem(&name, format!("this property cannot be set: {reason}"));
+        }
+        match value {
+            Some(TextOrSecret::Text(_)) if is_secret => {
+                section.problem(&name, "expected { env = \"NAME\" } or { file = \"PATH\" }");
+            }
+            Some(value) if value.expose().contains('\0') => {
+                section.problem(&name, "expected a text without NUL");
+            }
+            Some(value) => {
+                properties.insert(name, Secret::new(value.expose()));
+            }
+            None => {}
+        }
+    }
+    properties
 }

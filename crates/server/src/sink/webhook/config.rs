@@ -1,13 +1,13 @@
 //! Keys of `kind = "webhook"`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use url::{Host, Url};
 
 use crate::config::{Choice, NetworkConfig, Section, TextOrSecret};
-use crate::sink::webhook::reach::{is_allowed, is_public};
+use crate::sink::webhook::address::{Denied, Guard};
 
 /// A webhook destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct WebhookConfig {
     pub url: Url,
     /// How an event becomes a request.
     pub mode: WebhookMode,
-    /// Headers of every request; those from secrets are marked sensitive.
+    /// Headers of every request, marked sensitive: any of them may be a credential.
     pub headers: HeaderMap,
     /// Private and loopback networks it may reach, and by plain `http`: its own and those of
     /// `[network] allow`.
@@ -72,17 +72,21 @@ impl WebhookConfig {
         let mode = section.get("mode", WebhookMode::Binary);
         let headers = section.table("headers", read_headers);
         let url = read_url(section)?;
-        if let Err(refusal) = reachable(&url, &allow_networks) {
-            section.problem("url", refusal.message);
-            section.suggest(format!("allow_networks = [\"{}\"]", refusal.network));
-        }
-        Some(Self { url, mode, headers, allow_networks })
+        check_reach(&url, &allow_networks, section);
+        Some(Self {
+            url,
+            mode,
+            headers,
+            allow_networks,
+        })
     }
 }
 
 fn read_url(section: &mut Section<'_, '_, '_>) -> Option<Url> {
     if !section.has("url") {
-        return section.require::<String>("url", "\"https://HOST/PATH\"").and(None);
+        return section
+            .require::<String>("url", "\"https://HOST/PATH\"")
+            .and(None);
     }
     let text = section.find_secret("url", |text| match Url::parse(text) {
         Ok(url) if url.path() == "/" && url.query().is_none() => url.to_string(),
@@ -105,39 +109,40 @@ fn read_url(section: &mut Section<'_, '_, '_>) -> Option<Url> {
     None
 }
 
-struct Refusal {
-    message: String,
-    /// The network that would have to be allowed.
-    network: String,
-}
-
 /// Refuses what the sink would refuse at every attempt. Names are resolved only there, but for
 /// `localhost`, which means this machine (RFC 6761).
-fn reachable(url: &Url, allowed: &[IpNet]) -> Result<(), Refusal> {
-    let local = |domain: &str| domain == "localhost" || domain.ends_with(".localhost");
-    let loopback = IpAddr::from([127, 0, 0, 1]);
-    let address = match url.host() {
-        Some(Host::Ipv4(address)) => Some(IpAddr::from(address)),
-        Some(Host::Ipv6(address)) => Some(IpAddr::from(address).to_canonical()),
-        Some(Host::Domain(domain)) if local(domain.trim_end_matches('.')) => Some(loopback),
-        Some(Host::Domain(_)) | None => None,
+fn check_reach(url: &Url, allowed: &[IpNet], section: &mut Section<'_, '_, '_>) {
+    let guard = Guard::new(url, allowed);
+    let judged = match url.host() {
+        Some(Host::Domain(name)) if is_local(name.trim_end_matches('.')) => {
+            guard.check(Ipv4Addr::LOCALHOST.into())
+        }
+        Some(Host::Domain(_)) if url.scheme() == "http" && allowed.is_empty() => {
+            section.problem(
+                "url",
+                "expected https; plain http is only for allowed networks",
+            );
+            section.suggest("allow_networks = [\"10.0.0.0/8\"]".to_owned());
+            return;
+        }
+        _ => guard.check_literal(url),
     };
-    match address {
-        Some(address) if is_allowed(address, allowed) => Ok(()),
-        Some(address) if !is_public(address) => Err(Refusal {
-            message: format!("expected a public address; {address} must be allowed"),
-            network: network_of(address),
-        }),
-        Some(address) if url.scheme() == "http" => Err(Refusal {
-            message: format!("expected https; plain http to {address} must be allowed"),
-            network: IpNet::from(address).to_string(),
-        }),
-        None if url.scheme() == "http" && allowed.is_empty() => Err(Refusal {
-            message: "expected https; plain http is only for allowed networks".to_owned(),
-            network: "10.0.0.0/8".to_owned(),
-        }),
-        Some(_) | None => Ok(()),
-    }
+    let Err(denied) = judged else {
+        return;
+    };
+    let (message, address) = match denied {
+        Denied::NotPublic(address) => ("expected a public address or an allowed one", address),
+        Denied::Plain(address) => (
+            "expected https; plain http is only for allowed networks",
+            address,
+        ),
+    };
+    section.problem("url", format!("{message}, not {address}"));
+    section.suggest(format!("allow_networks = [\"{}\"]", network_of(address)));
+}
+
+fn is_local(domain: &str) -> bool {
+    domain == "localhost" || domain.ends_with(".localhost")
 }
 
 /// The network a person most likely means: all of loopback, else the one address.
@@ -164,15 +169,16 @@ fn read_headers(section: &mut Section<'_, '_, '_>) -> HeaderMap {
         let Some(value) = value else {
             continue;
         };
-        match header_value(&value) {
-            Some(value) if headers.insert(header, value).is_some() => {
-                section.problem(name, "expected each header once, in whichever case");
-            }
-            Some(_) => {}
-            None => {
-                let most = HEADER_BYTES_MAX;
-                section.problem(name, format!("expected at most {most} visible ASCII characters"));
-            }
+        let Some(value) = header_value(&value) else {
+            let most = HEADER_BYTES_MAX;
+            section.problem(
+                name,
+                format!("expected at most {most} visible ASCII characters"),
+            );
+            continue;
+        };
+        if headers.insert(header, value).is_some() {
+            section.problem(name, "expected each header once, in whichever case");
         }
     }
     headers
@@ -181,14 +187,18 @@ fn read_headers(section: &mut Section<'_, '_, '_>) -> HeaderMap {
 fn header_name(name: &str) -> Option<HeaderName> {
     let header = HeaderName::from_bytes(name.as_bytes()).ok()?;
     let reserved = RESERVED.contains(&header.as_str())
-        || RESERVED_PREFIXES.iter().any(|prefix| header.as_str().starts_with(prefix));
+        || RESERVED_PREFIXES
+            .iter()
+            .any(|prefix| header.as_str().starts_with(prefix));
     (!reserved).then_some(header)
 }
 
 /// Only visible ASCII and blanks: what lies beyond, HTTP marks as obsolete, and receivers disagree.
 fn header_value(value: &TextOrSecret) -> Option<HeaderValue> {
     let text = value.expose();
-    let plain = text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    let plain = text
+        .bytes()
+        .all(|byte| byte == b' ' || byte.is_ascii_graphic());
     if !plain || text.len() > HEADER_BYTES_MAX || text.trim() != text {
         return None;
     }
