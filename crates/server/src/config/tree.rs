@@ -23,7 +23,6 @@ pub(crate) struct Node {
 pub(crate) enum Value {
     Text(String),
     Integer(i64),
-    Boolean(bool),
     List(Vec<Node>),
     Table(Table),
     /// Text of an environment variable, which may stand for any scalar, or for a list or table in
@@ -42,7 +41,6 @@ impl Value {
         match self {
             Self::Text(_) | Self::Untyped(_) => "text",
             Self::Integer(_) => "a number",
-            Self::Boolean(_) => "true or false",
             Self::List(_) => "a list",
             Self::Table(_) => "a table",
             Self::Unusable(kind) => kind,
@@ -138,12 +136,15 @@ pub(crate) fn inline(text: &str, origin: &Origin) -> Option<Value> {
     Some(value_of(value.get_ref(), &|_| origin.clone()))
 }
 
-/// Path of a key below another.
+/// Path of a key below another; quoted where TOML would quote it.
 pub(crate) fn join(path: &str, key: &str) -> String {
-    if path.is_empty() {
-        key.to_owned()
+    let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '[' | ']');
+    let is_bare = !key.is_empty() && key.chars().all(bare);
+    let between = if path.is_empty() { "" } else { "." };
+    if is_bare {
+        format!("{path}{between}{key}")
     } else {
-        format!("{path}.{key}")
+        format!("{path}{between}{key:?}")
     }
 }
 
@@ -192,7 +193,7 @@ fn value_of(value: &DeValue<'_>, origin_at: &dyn Fn(usize) -> Origin) -> Value {
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
             .map_or(Value::Unusable("a number beyond 64 bits"), Value::Integer),
         DeValue::Float(_) => Value::Unusable("a number with a fraction"),
-        DeValue::Boolean(value) => Value::Boolean(*value),
+        DeValue::Boolean(_) => Value::Unusable("true or false"),
         DeValue::Datetime(_) => Value::Unusable("a date"),
         DeValue::Array(elements) => Value::List(
             elements
