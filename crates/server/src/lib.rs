@@ -2,7 +2,9 @@
 //! reading order.
 
 pub mod api;
+pub mod app;
 pub mod auth;
+pub mod blocking;
 pub mod clock;
 pub mod config;
 pub mod dispatch;

@@ -11,6 +11,7 @@ use crate::error::{AppendError, OpenError, ReadError};
 use crate::figures::{Figures, Found, Health, Recovery};
 use crate::lane::Lane;
 use crate::options::Options;
+use crate::progress::DeadLetters;
 
 /// The embedded durable store; a cheap handle.
 #[derive(Clone)]
@@ -69,7 +70,12 @@ impl Store {
     }
 
     /// Identity, destinations, tokens and the audit trail.
-    pub fn catalog(&self) -> &Catalog {
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        unimplemented!()
+    }
+
+    /// Deliveries that were given up.
+    pub fn dead_letters(&self) -> &DeadLetters {
         unimplemented!()
     }
 

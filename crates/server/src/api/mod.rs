@@ -1,4 +1,15 @@
-//! The HTTP API: each module turns requests into calls of a service and its results into the shapes
-//! that are contract. Modules in suggested reading order.
+//! The HTTP API: one file per noun, each with its routes and the forms of its bodies. Handlers ask the
+//! services and put their answers into words; they decide nothing. Modules in suggested reading order.
+
+pub mod router;
+
+pub mod body;
+pub mod caller;
+pub mod list;
 
 pub mod events;
+
+pub mod destinations;
+pub mod health;
+pub mod status;
+pub mod tokens;

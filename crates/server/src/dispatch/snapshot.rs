@@ -1,6 +1,7 @@
 //! What a lane says of itself when somebody asks: values only.
 
 use wayhold_model::{DestinationId, OutcomeKind, Position, Timestamp};
+use wayhold_store::{DestinationRecord, RunState};
 
 /// Most blocked keys that a snapshot names; the rest is a number.
 pub const BLOCKED_KEYS_SHOWN_MAX: usize = 10;
@@ -75,6 +76,34 @@ pub struct LaneSnapshot {
     pub repeats: u64,
     /// After an unclean stop, the most deliveries that the destination may see a second time for it.
     pub repeats_possible: u64,
+}
+
+impl LaneSnapshot {
+    /// What is known of a lane that does not answer, or is not there any more because the server stops.
+    pub fn unanswered(record: &DestinationRecord) -> Self {
+        Self {
+            destination: record.id,
+            name: record.name.clone(),
+            state: match record.state {
+                RunState::Running => LaneState::Running,
+                RunState::Paused => LaneState::Paused,
+                RunState::Disabled => LaneState::Disabled,
+                RunState::Retired => LaneState::Retired,
+            },
+            reason: Some("the lane does not answer".to_owned()),
+            since: record.since,
+            in_flight: 0,
+            retries: 0,
+            last_error: None,
+            next_attempt: None,
+            oldest: None,
+            oldest_accepted: None,
+            blocked_keys: 0,
+            blocked: Vec::new(),
+            repeats: 0,
+            repeats_possible: 0,
+        }
+    }
 }
 
 /// A failed attempt.

@@ -10,7 +10,7 @@ mod watchdog;
 mod front;
 
 mod body;
-mod pages;
+pub(crate) mod pages;
 pub mod problem;
 
 pub use front::{Answer, Events, Front};

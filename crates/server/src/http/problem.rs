@@ -9,7 +9,11 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use serde_json::Value;
+use wayhold_store::CatalogError;
 
+use crate::auth::CreateError;
+use crate::blocking::Interrupted;
+use crate::dispatch::DispatchError;
 use crate::ingest::{Refusal, Refused};
 
 /// What went wrong, by what the client should do about it. Closed: a new type is a new reaction.
@@ -322,6 +326,52 @@ impl From<Refusal> for Problem {
             Refusal::Stopping { retry_after } => {
                 Self::new(ProblemType::Stopping, detail).with_retry_after(retry_after)
             }
+        }
+    }
+}
+
+impl From<Interrupted> for Problem {
+    fn from(interrupted: Interrupted) -> Self {
+        Self::new(ProblemType::Internal, interrupted.to_string())
+    }
+}
+
+impl From<CatalogError> for Problem {
+    fn from(error: CatalogError) -> Self {
+        let detail = error.to_string();
+        match error {
+            CatalogError::NotFound { .. } => Self::new(ProblemType::NotFound, detail),
+            CatalogError::Exists { .. } | CatalogError::Retired => {
+                Self::new(ProblemType::StateConflict, detail)
+            }
+            CatalogError::NoSpace => Self::new(ProblemType::NoSpace, detail),
+            // Paths of the server's disk are for its log, which has them already.
+            CatalogError::Closed { .. }
+            | CatalogError::Unusable { .. }
+            | CatalogError::Lost { .. } => Self::new(
+                ProblemType::Unavailable,
+                "the catalogue takes no changes; see /readyz",
+            ),
+        }
+    }
+}
+
+impl From<DispatchError> for Problem {
+    fn from(error: DispatchError) -> Self {
+        let detail = error.to_string();
+        match error {
+            DispatchError::Unknown { .. } => Self::new(ProblemType::NotFound, detail),
+            DispatchError::Catalog(error) => error.into(),
+            DispatchError::Stopping => Self::new(ProblemType::Stopping, detail),
+        }
+    }
+}
+
+impl From<CreateError> for Problem {
+    fn from(error: CreateError) -> Self {
+        match error {
+            CreateError::Randomness => Self::new(ProblemType::Unavailable, error.to_string()),
+            CreateError::Catalog(error) => error.into(),
         }
     }
 }

@@ -8,42 +8,29 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::cli::output::printable;
-
-/// How records are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// One JSON object a line.
-    Json,
-    /// One line for a person.
-    Pretty,
-}
+use crate::config::{LogConfig, LogFormat};
 
 /// Starts logging for the whole process.
 ///
 /// # Errors
 /// When it was started before.
-pub fn start(format: Format, level: &str) -> Result<(), TryInitError> {
-    // Directives such as `info,wayhold::dispatch=debug` are taken too; the configuration checked them.
-    let filter = EnvFilter::try_new(level).unwrap_or_else(|_| EnvFilter::new("info"));
+pub fn start(config: &LogConfig) -> Result<(), TryInitError> {
+    // The configuration has checked the filter.
+    let filter = EnvFilter::try_new(&config.level).unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(false);
-    match format {
+    match config.format {
         // JSON escapes control characters by itself.
-        Format::Json => builder
+        LogFormat::Json => builder
             .json()
             .flatten_event(true)
             .with_current_span(false)
             .finish()
             .try_init(),
-        Format::Pretty => builder.fmt_fields(plain_fields()).finish().try_init(),
+        LogFormat::Pretty => builder.fmt_fields(plain_fields()).finish().try_init(),
     }
-}
-
-/// Whether `level` is a filter that `start` understands.
-pub fn is_level(level: &str) -> bool {
-    EnvFilter::try_new(level).is_ok()
 }
 
 /// Writes the message and then `name=value` for each field, on one line whatever the values hold.

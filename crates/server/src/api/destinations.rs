@@ -1,0 +1,183 @@
+//! `/v1/destinations`: what is configured, how it is doing, and whether it runs. The configuration
+//! defines destinations; here only their run state changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use wayhold_model::Timestamp;
+
+use super::body::Wish;
+use super::caller::{Caller, Operate, Read};
+use super::list::List;
+use crate::app::App;
+use crate::http::{Problem, ProblemType};
+use crate::telemetry::report::DestinationReport;
+
+/// How long `test` waits for the destination before it says that it cannot be reached.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The routes of this noun.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/destinations", get(list))
+        .route("/v1/destinations/{name}", get(show))
+        .route("/v1/destinations/{name}/pause", post(pause))
+        .route("/v1/destinations/{name}/resume", post(resume))
+        .route("/v1/destinations/{name}/test", post(test))
+}
+
+/// A destination.
+#[derive(Debug, Serialize)]
+pub struct DestinationBody {
+    name: String,
+    /// `null` once it left the configuration.
+    kind: Option<&'static str>,
+    state: &'static str,
+    reason: Option<String>,
+    since: String,
+    /// Who set the state, where a person did.
+    by: Option<String>,
+    pending: u64,
+    in_flight: usize,
+    dead_letters: u64,
+    last_error: Option<LastErrorBody>,
+    next_attempt: Option<String>,
+}
+
+/// The last attempt that failed.
+#[derive(Debug, Serialize)]
+struct LastErrorBody {
+    at: String,
+    /// Since when attempts fail without one that succeeded; `null` once one did.
+    failing_since: Option<String>,
+    position: String,
+    outcome: &'static str,
+    status: Option<i32>,
+    reason: String,
+}
+
+impl DestinationBody {
+    /// How it is.
+    pub fn new(report: &DestinationReport) -> Self {
+        let (lane, totals) = (&report.lane, &report.accounting.totals);
+        Self {
+            name: lane.name.clone(),
+            kind: report.kind,
+            state: lane.state.name(),
+            reason: lane.reason.clone(),
+            since: lane.since.to_string(),
+            by: report.by.clone(),
+            pending: totals.pending,
+            in_flight: lane.in_flight,
+            dead_letters: totals.dead,
+            last_error: lane.last_error.as_ref().map(|error| LastErrorBody {
+                at: error.at.to_string(),
+                failing_since: error.failing_since.as_ref().map(Timestamp::to_string),
+                position: error.position.to_string(),
+                outcome: error.outcome.name(),
+                status: error.status,
+                reason: error.reason.clone(),
+            }),
+            next_attempt: lane.next_attempt.as_ref().map(Timestamp::to_string),
+        }
+    }
+}
+
+async fn list(
+    State(app): State<Arc<App>>,
+    _: Caller<Read>,
+) -> Result<Json<List<DestinationBody>>, Problem> {
+    let report = app.report().await?;
+    Ok(Json(List::whole(
+        report
+            .destinations
+            .iter()
+            .map(DestinationBody::new)
+            .collect(),
+    )))
+}
+
+async fn show(
+    State(app): State<Arc<App>>,
+    _: Caller<Read>,
+    Path(name): Path<String>,
+) -> Result<Json<DestinationBody>, Problem> {
+    one(&app, &name).await
+}
+
+async fn one(app: &App, name: &str) -> Result<Json<DestinationBody>, Problem> {
+    let report = app.report().await?;
+    let found = report
+        .destinations
+        .iter()
+        .find(|destination| destination.lane.name == name);
+    found
+        .map(|destination| Json(DestinationBody::new(destination)))
+        .ok_or_else(|| unknown(name))
+}
+
+/// Why an operator wants it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Why {
+    reason: Option<String>,
+}
+
+async fn pause(
+    State(app): State<Arc<App>>,
+    caller: Caller<Operate>,
+    Path(name): Path<String>,
+    Wish(why): Wish<Why>,
+) -> Result<Json<DestinationBody>, Problem> {
+    app.dispatcher
+        .pause(&name, &caller.principal.name, why.reason.as_deref())
+        .await?;
+    one(&app, &name).await
+}
+
+async fn resume(
+    State(app): State<Arc<App>>,
+    caller: Caller<Operate>,
+    Path(name): Path<String>,
+    Wish(why): Wish<Why>,
+) -> Result<Json<DestinationBody>, Problem> {
+    app.dispatcher
+        .resume(&name, &caller.principal.name, why.reason.as_deref())
+        .await?;
+    one(&app, &name).await
+}
+
+/// Whether a destination can be reached.
+#[derive(Debug, Serialize)]
+struct ReachBody {
+    reachable: bool,
+    detail: String,
+}
+
+async fn test(
+    State(app): State<Arc<App>>,
+    _: Caller<Operate>,
+    Path(name): Path<String>,
+) -> Result<Json<ReachBody>, Problem> {
+    let sink = app.sink(&name).ok_or_else(|| unknown(&name))?;
+    let (reachable, detail) = match tokio::time::timeout(PROBE_TIMEOUT, sink.probe()).await {
+        Ok(Ok(words)) => (true, words),
+        Ok(Err(failure)) => (false, failure.reason),
+        Err(_) => (
+            false,
+            format!("no answer within {} s", PROBE_TIMEOUT.as_secs()),
+        ),
+    };
+    Ok(Json(ReachBody { reachable, detail }))
+}
+
+pub(super) fn unknown(name: &str) -> Problem {
+    Problem::new(
+        ProblemType::NotFound,
+        format!("no destination is called {name:?}"),
+    )
+}

@@ -1,0 +1,304 @@
+//! `GET /v1/status`: everything an operator asks first, at one moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Serialize;
+use wayhold_model::Timestamp;
+
+use super::caller::{Caller, Read};
+use super::destinations::DestinationBody;
+use crate::app::App;
+use crate::http::Problem;
+use crate::telemetry::accounting::Accounting;
+use crate::telemetry::histogram::Reading;
+use crate::telemetry::metrics::{Metrics, Refusal};
+use crate::telemetry::report::{DestinationReport, Report};
+
+/// The routes of this noun.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/v1/status", get(show))
+}
+
+async fn show(State(app): State<Arc<App>>, _: Caller<Read>) -> Result<Json<StatusBody>, Problem> {
+    Ok(Json(StatusBody::new(&app.report().await?, &app.metrics)))
+}
+
+/// The answer.
+#[derive(Debug, Serialize)]
+pub struct StatusBody {
+    version: &'static str,
+    node: String,
+    started_at: String,
+    uptime_seconds: u64,
+    ready: bool,
+    unready_because: Option<String>,
+    degraded: Vec<String>,
+    no_auth: bool,
+    accepting: AcceptingBody,
+    accounting: WholeAccountingBody,
+    destinations: Vec<StandingBody>,
+    store: StoreBody,
+}
+
+/// What happened at the door since the start.
+#[derive(Debug, Serialize)]
+struct AcceptingBody {
+    accepted: u64,
+    duplicates: u64,
+    ignored: u64,
+    refused: BTreeMap<&'static str, u64>,
+    duration: QuantilesBody,
+}
+
+/// Upper bounds of a share of what was measured, as coarse as the histogram's buckets.
+#[derive(Debug, Serialize)]
+struct QuantilesBody {
+    p50_seconds: Option<f64>,
+    p99_seconds: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct WholeAccountingBody {
+    /// `null`: counts moved while they were read.
+    holds: Option<bool>,
+    oldest_pending_age_seconds: f64,
+}
+
+/// One destination: how it is doing, with its counts.
+#[derive(Debug, Serialize)]
+struct StandingBody {
+    #[serde(flatten)]
+    destination: DestinationBody,
+    accounting: AccountingBody,
+    attempts_waiting: usize,
+    oldest_pending_age_seconds: Option<f64>,
+    oldest_pending: Option<String>,
+    blocked_keys: BlockedKeysBody,
+    repeats: u64,
+    repeats_possible: u64,
+    latency: QuantilesBody,
+}
+
+/// The accounting identity: accepted = delivered + pending + dead_lettered + expired + discarded.
+#[derive(Debug, Serialize)]
+struct AccountingBody {
+    accepted: u64,
+    delivered: u64,
+    pending: u64,
+    dead_lettered: u64,
+    expired: u64,
+    discarded: u64,
+    redriven: u64,
+    /// `null`: counts moved while they were read.
+    holds: Option<bool>,
+    /// Accepted less everything else. Not zero while `holds` is `null`: so many deliveries changed
+    /// between the readings.
+    in_motion: i64,
+}
+
+#[derive(Debug, Serialize)]
+struct BlockedKeysBody {
+    count: usize,
+    top: Vec<BlockedKeyBody>,
+}
+
+#[derive(Debug, Serialize)]
+struct BlockedKeyBody {
+    key: Option<String>,
+    /// The event that blocks.
+    position: Option<String>,
+    event_id: Option<String>,
+    /// Whether it is a dead letter that an operator must redrive or discard.
+    held: bool,
+    attempts: u32,
+    retry_at: Option<String>,
+    /// Deliveries behind it, as far as the lane has read.
+    waiting: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct StoreBody {
+    segments: SegmentsBody,
+    bytes: BytesBody,
+    disk_free_bytes: u64,
+    queued_bytes: u64,
+    idempotency: IdempotencyBody,
+    recovery: RecoveryBody,
+}
+
+#[derive(Debug, Serialize)]
+struct SegmentsBody {
+    active: u64,
+    closed: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct BytesBody {
+    segments: u64,
+    indexes: u64,
+    state: u64,
+    reserve: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct IdempotencyBody {
+    ids: u64,
+    reach_seconds: f64,
+}
+
+/// What opening the store found.
+#[derive(Debug, Serialize)]
+struct RecoveryBody {
+    unclean_stop: bool,
+    unproven_events: u64,
+    segments: u64,
+    findings: Vec<String>,
+    took_seconds: f64,
+}
+
+impl StatusBody {
+    /// The answer for this moment.
+    pub fn new(report: &Report, metrics: &Metrics) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            node: report.node.clone(),
+            started_at: report.started_at.to_string(),
+            uptime_seconds: report.at.since(report.started_at).as_secs(),
+            ready: report.readiness.unready.is_none(),
+            unready_because: report.readiness.unready.clone(),
+            degraded: report.readiness.degraded.clone(),
+            no_auth: report.no_auth,
+            accepting: AcceptingBody::new(metrics),
+            accounting: WholeAccountingBody {
+                holds: report.accounting_holds(),
+                oldest_pending_age_seconds: report.oldest_pending_age().as_secs_f64(),
+            },
+            destinations: report
+                .destinations
+                .iter()
+                .map(|destination| StandingBody::new(destination, report.at, metrics))
+                .collect(),
+            store: StoreBody::new(report),
+        }
+    }
+}
+
+impl AcceptingBody {
+    fn new(metrics: &Metrics) -> Self {
+        let refused = Refusal::ALL.map(|reason| (reason.name(), metrics.refused(reason).get()));
+        Self {
+            accepted: metrics.events_accepted.get(),
+            duplicates: metrics.events_duplicate.get(),
+            ignored: metrics.events_ignored.get(),
+            refused: refused
+                .into_iter()
+                .filter(|(_, count)| *count > 0)
+                .collect(),
+            duration: QuantilesBody::new(&metrics.accept_duration.read()),
+        }
+    }
+}
+
+impl QuantilesBody {
+    fn new(reading: &Reading) -> Self {
+        // JSON has no infinity: what exceeds every bound is told as absent.
+        let finite = |q| reading.quantile(q).filter(|bound| bound.is_finite());
+        Self {
+            p50_seconds: finite(0.5),
+            p99_seconds: finite(0.99),
+        }
+    }
+}
+
+impl StandingBody {
+    fn new(destination: &DestinationReport, now: Timestamp, metrics: &Metrics) -> Self {
+        let lane = &destination.lane;
+        let latency = metrics.destination(&lane.name).delivery_latency.read();
+        Self {
+            destination: DestinationBody::new(destination),
+            accounting: AccountingBody::new(&destination.accounting),
+            attempts_waiting: lane.retries,
+            oldest_pending_age_seconds: destination
+                .oldest_pending_age(now)
+                .map(|age| age.as_secs_f64()),
+            oldest_pending: lane.oldest.map(|position| position.to_string()),
+            blocked_keys: BlockedKeysBody {
+                count: lane.blocked_keys,
+                top: lane
+                    .blocked
+                    .iter()
+                    .map(|blocked| BlockedKeyBody {
+                        key: blocked.key.clone(),
+                        position: blocked.position.map(|position| position.to_string()),
+                        event_id: blocked.event_id.clone(),
+                        held: blocked.held,
+                        attempts: blocked.attempts,
+                        retry_at: blocked.retry_at.as_ref().map(Timestamp::to_string),
+                        waiting: blocked.waiting,
+                    })
+                    .collect(),
+            },
+            repeats: lane.repeats,
+            repeats_possible: lane.repeats_possible,
+            latency: QuantilesBody::new(&latency),
+        }
+    }
+}
+
+impl AccountingBody {
+    fn new(accounting: &Accounting) -> Self {
+        let totals = &accounting.totals;
+        Self {
+            accepted: totals.accepted,
+            delivered: totals.delivered,
+            pending: totals.pending,
+            dead_lettered: totals.dead,
+            expired: totals.expired,
+            discarded: totals.discarded,
+            redriven: totals.redriven,
+            holds: accounting.holds(),
+            in_motion: accounting.difference(),
+        }
+    }
+}
+
+impl StoreBody {
+    fn new(report: &Report) -> Self {
+        let (figures, recovery) = (&report.figures, &report.recovery);
+        Self {
+            segments: SegmentsBody {
+                active: figures.segments_active,
+                closed: figures.segments_closed,
+            },
+            bytes: BytesBody {
+                segments: figures.segment_bytes,
+                indexes: figures.index_bytes,
+                state: figures.state_bytes,
+                reserve: figures.reserve_bytes,
+            },
+            disk_free_bytes: figures.disk_free_bytes,
+            queued_bytes: figures.queued_bytes,
+            idempotency: IdempotencyBody {
+                ids: figures.window_ids,
+                reach_seconds: figures.window_reach.as_secs_f64(),
+            },
+            recovery: RecoveryBody {
+                unclean_stop: recovery.unclean,
+                unproven_events: recovery.unproven,
+                segments: recovery.segments,
+                findings: recovery.findings.clone(),
+                took_seconds: rounded(recovery.took),
+            },
+        }
+    }
+}
+
+/// Seconds to the millisecond: what a person reads.
+fn rounded(duration: Duration) -> f64 {
+    Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)).as_secs_f64()
+}

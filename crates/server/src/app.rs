@@ -1,0 +1,268 @@
+//! The running server: its parts, the order in which they start and stop, and the report of them all.
+//!
+//! Start: store, catalogue, sinks, lanes, then (by `cli::serve`) listeners, so that whoever can be
+//! reached can also accept. Stop is the reverse, and each step makes durable what it holds: after a
+//! crash at any point the store opens to everything that was acknowledged.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use thiserror::Error;
+use wayhold_model::{Clock, DestinationId, Timestamp};
+use wayhold_store::{CatalogError, DestinationRecord, ReadError, Recovery, Store};
+
+use crate::auth::{Auth, Openness};
+use crate::blocking::{Interrupted, blocking};
+use crate::clock::Entropy;
+use crate::config::Config;
+use crate::dispatch::{Dispatcher, LaneSnapshot, Service, Surroundings, Target};
+use crate::ingest::{Accept, Rules};
+use crate::sink::{self, Sink};
+use crate::telemetry::accounting::Accounting;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::report::{DestinationReport, Readiness, Report};
+
+/// How long a lane may take to say how it is. One that is stuck is reported as such and hides no other.
+const SNAPSHOT_WAIT: Duration = Duration::from_secs(2);
+
+/// The running server; shared as `Arc<App>` with every handler.
+pub struct App {
+    /// How it was configured.
+    pub config: Arc<Config>,
+    /// Where events lie.
+    pub store: Store,
+    /// The way in.
+    pub accept: Accept,
+    /// The lanes.
+    pub dispatcher: Dispatcher,
+    /// Dead letters, and what operators do with them.
+    /// Who may do what.
+    pub auth: Auth,
+    /// What the process counts.
+    pub metrics: Arc<Metrics>,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    sinks: BTreeMap<String, Arc<dyn Sink>>,
+    recovery: Arc<Recovery>,
+    started_at: Timestamp,
+    stopping: AtomicBool,
+}
+
+/// What the server takes from outside.
+#[derive(Clone)]
+pub struct Ports {
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness for ids and jitter.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// The server cannot start as configured; nothing is running.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The catalogue did not take the destinations; its own words say what to do.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// A sink cannot work as configured; change the configuration.
+    #[error("destination {name}: {reason}")]
+    Sink {
+        /// The destination.
+        name: String,
+        /// What is wrong, and what was expected.
+        reason: String,
+    },
+    /// What was accepted earlier cannot be read; see the log.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+impl App {
+    /// Starts everything but the listeners on the current runtime. Blocking: it reads the disk.
+    ///
+    /// # Errors
+    /// Says what to change.
+    pub fn start(
+        config: Arc<Config>,
+        (store, recovery): (Store, Recovery),
+        ports: Ports,
+    ) -> Result<Arc<Self>, StartError> {
+        let metrics = Arc::new(Metrics::default());
+        let records = sync_destinations(&config, &store)?;
+        let mut sinks = BTreeMap::new();
+        let mut targets = Vec::new();
+        for record in &records {
+            let service = config
+                .destination(&record.name)
+                .map(|destination| {
+                    let sink = sink::build(destination, &ports.clock).map_err(|error| {
+                        StartError::Sink {
+                            name: record.name.clone(),
+                            reason: error.to_string(),
+                        }
+                    })?;
+                    sinks.insert(record.name.clone(), Arc::clone(&sink));
+                    Ok::<_, StartError>(Service {
+                        policy: destination.delivery.clone(),
+                        sink,
+                    })
+                })
+                .transpose()?;
+            targets.push(Target {
+                record: record.clone(),
+                service,
+            });
+        }
+        let around = Surroundings {
+            store: store.clone(),
+            metrics: Arc::clone(&metrics),
+            clock: Arc::clone(&ports.clock),
+            entropy: Arc::clone(&ports.entropy),
+        };
+        let dispatcher = Dispatcher::start(&around, targets)?;
+        let openness = if config.no_auth {
+            Openness::Open
+        } else {
+            Openness::Guarded
+        };
+        let rules = Rules::new(&config, |name| id_of(&records, name.as_str()));
+        Ok(Arc::new(Self {
+            accept: Accept::new(
+                store.clone(),
+                rules,
+                Arc::clone(&ports.clock),
+                ports.entropy,
+                Arc::clone(&metrics),
+            ),
+            auth: Auth::new(
+                Arc::clone(store.catalog()),
+                openness,
+                Arc::clone(&ports.clock),
+            ),
+            started_at: ports.clock.now(),
+            clock: ports.clock,
+            recovery: Arc::new(recovery),
+            stopping: AtomicBool::new(false),
+            config,
+            store,
+            dispatcher,
+            metrics,
+            sinks,
+        }))
+    }
+
+    /// Says from now on that the server is not ready, so that nobody sends new requests here.
+    pub fn announce_stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops everything but the listeners, which must have stopped before: lanes settle what they can
+    /// within `grace`, then the store makes the rest durable and lets go of the data directory.
+    pub async fn stop(&self, grace: Duration) {
+        self.announce_stop();
+        self.dispatcher.stop(grace).await;
+        let store = self.store.clone();
+        // An interrupted stop was logged; the next start recovers, as after a crash.
+        blocking(move || store.stop()).await.ok();
+    }
+
+    /// What speaks to a configured destination.
+    pub fn sink(&self, name: &str) -> Option<&Arc<dyn Sink>> {
+        self.sinks.get(name)
+    }
+
+    /// Whether events can be accepted, and what is not as it should be.
+    pub async fn readiness(&self) -> Readiness {
+        let lanes = self.lanes(&self.store.catalog().destinations()).await;
+        self.decide_readiness(&lanes)
+    }
+
+    /// Everything at this moment.
+    ///
+    /// # Errors
+    /// When reading it was interrupted.
+    pub async fn report(&self) -> Result<Report, Interrupted> {
+        let records = self.store.catalog().destinations();
+        let lanes = self.lanes(&records).await;
+        let store = self.store.clone();
+        let ids: Vec<_> = records.iter().map(|record| record.id).collect();
+        let read = move || {
+            let accounting = ids
+                .iter()
+                .map(|id| Accounting::take(|| store.totals(*id)))
+                .collect::<Vec<_>>();
+            // Letters that cannot be read now are named in health; their number stays in the totals.
+            let letters = store.dead_letters().counts().unwrap_or_default();
+            (store.figures(), accounting, letters)
+        };
+        let (figures, accounting, letters) = blocking(read).await?;
+        let readiness = self.decide_readiness(&lanes);
+        let destinations = records
+            .into_iter()
+            .zip(lanes)
+            .zip(accounting)
+            .map(|((record, lane), accounting)| DestinationReport {
+                kind: self
+                    .config
+                    .destination(&record.name)
+                    .map(|one| one.sink.kind()),
+                by: record.by,
+                accounting,
+                dead_letters: letters
+                    .iter()
+                    .filter(|(destination, ..)| *destination == record.id)
+                    .map(|(_, class, count)| (class.clone(), *count))
+                    .collect(),
+                lane,
+            })
+            .collect();
+        Ok(Report {
+            at: self.clock.now(),
+            started_at: self.started_at,
+            node: self.store.catalog().node_id().to_owned(),
+            no_auth: self.config.no_auth,
+            readiness,
+            figures,
+            recovery: Arc::clone(&self.recovery),
+            destinations,
+        })
+    }
+
+    fn decide_readiness(&self, lanes: &[LaneSnapshot]) -> Readiness {
+        let stopping = self.stopping.load(Ordering::Relaxed);
+        Readiness::decide(self.store.health(), stopping, self.config.no_auth, lanes)
+    }
+
+    /// How each of these destinations' lanes is, in the same order.
+    async fn lanes(&self, records: &[DestinationRecord]) -> Vec<LaneSnapshot> {
+        let asked = records.iter().map(async |record| {
+            let snapshot = self.dispatcher.snapshot(record.id);
+            match tokio::time::timeout(SNAPSHOT_WAIT, snapshot).await {
+                Ok(Some(snapshot)) => snapshot,
+                Ok(None) | Err(_) => LaneSnapshot::unanswered(record),
+            }
+        });
+        futures_util::future::join_all(asked).await
+    }
+}
+
+/// Gives configured destinations their durable ids and answers all that the catalogue knows.
+fn sync_destinations(
+    config: &Config,
+    store: &Store,
+) -> Result<Vec<DestinationRecord>, CatalogError> {
+    let names: Vec<_> = config
+        .destinations
+        .iter()
+        .map(|one| one.name.to_string())
+        .collect();
+    store.catalog().sync_destinations(&names)
+}
+
+fn id_of(records: &[DestinationRecord], name: &str) -> DestinationId {
+    let found = records.iter().find(|record| record.name == name);
+    found
+        .expect("every configured name was just given its id")
+        .id
+}
