@@ -79,6 +79,8 @@ pub struct Dispatcher {
 struct Inner {
     store: Store,
     lanes: BTreeMap<DestinationId, LaneEntry>,
+    // Held from a change in the catalogue until its lane knows, so that both see changes in one order.
+    changes: tokio::sync::Mutex<()>,
     // Taken when the dispatcher stops.
     tasks: Mutex<JoinSet<()>>,
 }
@@ -122,6 +124,7 @@ impl Dispatcher {
             inner: Arc::new(Inner {
                 store,
                 lanes,
+                changes: tokio::sync::Mutex::new(()),
                 tasks: Mutex::new(tasks),
             }),
         })
@@ -199,6 +202,7 @@ impl Dispatcher {
             .await
     }
 
+    /// In a task of its own: a client that disconnects between record and lane must not part the two.
     async fn set_run_state(
         &self,
         name: &str,
@@ -206,31 +210,12 @@ impl Dispatcher {
         by: &str,
         reason: Option<&str>,
     ) -> Result<DestinationRecord, DispatchError> {
-        let found = self.inner.lanes.iter().find(|(_, lane)| lane.name == name);
-        let (id, lane) = found.ok_or_else(|| DispatchError::Unknown {
-            name: name.to_owned(),
-        })?;
-        let (id, store) = (*id, self.inner.store.clone());
-        let (by, reason) = (by.to_owned(), reason.map(str::to_owned));
-        let change = move || {
-            store
-                .catalog()
-                .set_run_state(id, state, &by, reason.as_deref())
-        };
-        let changed = tokio::task::spawn_blocking(change).await;
-        let record = changed.map_err(|_cancelled| DispatchError::Stopping)??;
-        let (done, answer) = oneshot::channel();
-        let command = Command::Run {
-            record: record.clone(),
-            done,
-        };
-        lane.commands
-            .send(command)
-            .await
-            .map_err(|_closed| DispatchError::Stopping)?;
-        // The change holds; a lane that is ending meanwhile starts nothing anyway.
-        answer.await.ok();
-        Ok(record)
+        let inner = Arc::clone(&self.inner);
+        let (name, by) = (name.to_owned(), by.to_owned());
+        let reason = reason.map(str::to_owned);
+        let change =
+            tokio::spawn(async move { inner.change_run_state(name, state, by, reason).await });
+        change.await.unwrap_or(Err(DispatchError::Stopping))
     }
 
     /// A dead letter is to be sent again, which the store has on record already. Without a lane for it
@@ -287,6 +272,40 @@ impl Dispatcher {
                 "lanes did not stop in time; they are left behind"
             );
         }
+    }
+}
+
+impl Inner {
+    async fn change_run_state(
+        &self,
+        name: String,
+        state: RunState,
+        by: String,
+        reason: Option<String>,
+    ) -> Result<DestinationRecord, DispatchError> {
+        let found = self.lanes.iter().find(|(_, lane)| lane.name == name);
+        let Some((id, lane)) = found.map(|(id, lane)| (*id, lane)) else {
+            return Err(DispatchError::Unknown { name });
+        };
+        let _one_at_a_time = self.changes.lock().await;
+        let store = self.store.clone();
+        let change = move || {
+            store
+                .catalog()
+                .set_run_state(id, state, &by, reason.as_deref())
+        };
+        let changed = tokio::task::spawn_blocking(change).await;
+        let record = changed.map_err(|_cancelled| DispatchError::Stopping)??;
+        let (done, answer) = oneshot::channel();
+        let command = Command::Run {
+            record: record.clone(),
+            done,
+        };
+        // The change holds whatever the lane says: one that is ending starts nothing anyway.
+        if lane.commands.send(command).await.is_ok() {
+            answer.await.ok();
+        }
+        Ok(record)
     }
 }
 

@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tracing::error;
-use wayhold_model::Timestamp;
-use wayhold_store::RunState;
+use tracing::{error, warn};
+use wayhold_model::{OutcomeKind, Timestamp};
+use wayhold_store::{AttemptRecord, Resolution, RunState};
 
 use super::errand::{Chosen, Done, caught};
 use super::{BATCH_MAX, LaneTask};
@@ -170,11 +170,45 @@ impl LaneTask {
     }
 
     pub(super) fn prepared(&mut self, prepared: Prepared) {
-        if self.must_record(&prepared) {
+        if self.is_spent(&prepared) {
+            self.give_up(&prepared);
+        } else if self.must_record(&prepared) {
             self.to_record.push(prepared);
         } else {
             self.launch(prepared);
         }
+    }
+
+    /// Whether all attempts that policy allows were made: the last one was cut off by a stop, or the
+    /// limit was lowered since.
+    fn is_spent(&self, prepared: &Prepared) -> bool {
+        let limit = self.policy.retry.attempts_max.unwrap_or(u32::MAX);
+        prepared.history.letter.is_none() && prepared.history.attempts >= limit
+    }
+
+    fn give_up(&mut self, prepared: &Prepared) {
+        let Prepared {
+            event,
+            history,
+            probe,
+        } = prepared;
+        self.preparing -= 1;
+        self.retries_away -= usize::from(!history.is_first());
+        if *probe {
+            self.pace.probe_given_up();
+        }
+        let (position, attempts) = (event.position, history.attempts);
+        warn!(destination = self.record.name, %position, attempts, "delivery given up as a dead letter");
+        let last = AttemptRecord {
+            number: attempts,
+            at: self.clock.now(),
+            outcome: OutcomeKind::Unknown,
+            status: None,
+            reason: "the server stopped before the outcome was known".to_owned(),
+        };
+        self.unsynced += 1;
+        self.handle.settle(event, Resolution::DeadLettered(last));
+        self.order.dead_lettered(position, event.key_hash, *history);
     }
 
     /// The first attempt is recorded by its outcome, later ones before they are sent; after an unclean
