@@ -63,7 +63,7 @@ pub struct CreatedBody {
 }
 
 /// For whom to make a token.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewTokenBody {
     /// Name of the principal.

@@ -13,6 +13,8 @@ pub mod destinations;
 pub mod events;
 pub mod health;
 pub mod send;
+pub mod serve;
+pub mod status;
 pub mod tokens;
 
 use clap::{Parser, Subcommand};
@@ -41,6 +43,8 @@ struct Arguments {
 enum Command {
     #[command(subcommand)]
     Config(config::Config),
+    Serve(serve::Serve),
+    Status(status::Status),
     Health(health::Health),
     Where(events::Where),
     Events(events::Events),
@@ -56,6 +60,8 @@ impl Command {
     fn run(self, output: &mut Output) -> Result<(), Failure> {
         match self {
             Self::Config(config) => config.run(output),
+            Self::Serve(serve) => serve.run(output),
+            Self::Status(status) => block_on(status.run(output)),
             Self::Health(health) => block_on(health.run(output)),
             Self::Where(r#where) => block_on(r#where.run(output)),
             Self::Events(events) => block_on(events.run(output)),

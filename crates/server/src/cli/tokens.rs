@@ -1,14 +1,21 @@
 //! `wayhold tokens`: who may do what. Works through the API, or on the data directory of a stopped
 //! server (`--data`), which is how the first token of a server on a public address comes about.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Subcommand, ValueEnum};
 use serde_json::{Value, json};
+use wayhold_model::Clock;
+use wayhold_store::{CatalogError, Options, Store};
 
 use super::client::{Client, ServerArguments, path};
-use super::exit::Failure;
+use super::exit::{Exit, Failure};
 use super::output::{Output, cell, items};
+use crate::api::list::List;
+use crate::api::tokens::{CreatedBody, NewTokenBody, TokenBody};
+use crate::auth::{Auth, Openness};
+use crate::clock::SystemClock;
 
 /// Create, list and revoke tokens.
 #[derive(Debug, clap::Args)]
@@ -67,26 +74,99 @@ impl Tokens {
     /// # Errors
     /// When no server answers, it refuses, or the data directory is in use.
     pub async fn run(self, output: &mut Output) -> Result<(), Failure> {
-        let mut client = Client::new(&self.server)?;
+        let answer = match &self.data {
+            None => ask(&mut Client::new(&self.server)?, &self.verb).await?,
+            Some(data) => act(data, &self.verb)?,
+        };
         match self.verb {
-            Verb::Create { name, kind, roles } => {
-                let body = json!({ "name": name, "type": kind.name(), "roles": roles });
-                let created = client.post("/v1/tokens", Some(&body)).await?;
-                output.json(&created);
-                output.line(cell(&created, "token"));
-                output.note("keep it: it is not stored and cannot be shown again");
+            Verb::Create { .. } => {
+                output.json(&answer);
+                output.line(cell(&answer, "token"));
+                output.note("keep it: only its hash is stored, so it cannot be shown again");
             }
-            Verb::List => list(&client.get("/v1/tokens").await?, output),
+            Verb::List => list(&answer, output),
             Verb::Revoke { prefix } => {
-                let token = client
-                    .post(&path(["v1", "tokens", &prefix, "revoke"]), None)
-                    .await?;
-                output.json(&token);
+                output.json(&answer);
                 output.line(format!("token {prefix} is revoked"));
             }
         }
         Ok(())
     }
+}
+
+impl Verb {
+    /// The body that asks for a new token.
+    fn wish(name: &str, kind: PrincipalType, roles: &[String]) -> NewTokenBody {
+        NewTokenBody {
+            name: name.to_owned(),
+            kind: kind.name().to_owned(),
+            roles: roles.to_vec(),
+        }
+    }
+}
+
+async fn ask(client: &mut Client, verb: &Verb) -> Result<Value, Failure> {
+    match verb {
+        Verb::Create { name, kind, roles } => {
+            let wish = json!(Verb::wish(name, *kind, roles));
+            client.post("/v1/tokens", Some(&wish)).await
+        }
+        Verb::List => client.get("/v1/tokens").await,
+        Verb::Revoke { prefix } => {
+            client
+                .post(&path(["v1", "tokens", prefix, "revoke"]), None)
+                .await
+        }
+    }
+}
+
+/// Does the same on the data directory of a stopped server, as the principal `local`.
+fn act(data: &Path, verb: &Verb) -> Result<Value, Failure> {
+    let clock = Arc::new(SystemClock);
+    let (store, _) = Store::open(
+        data,
+        Options::default(),
+        Arc::clone(&clock) as Arc<dyn Clock>,
+    )
+    .map_err(|error| Failure::usage(error.to_string()))?;
+    let catalog = Arc::clone(store.catalog());
+    let done = match verb {
+        Verb::Create { name, kind, roles } => {
+            let auth = Auth::new(catalog, Openness::Guarded, clock);
+            Verb::wish(name, *kind, roles)
+                .principal()
+                .map_err(Failure::usage)
+                .and_then(|principal| {
+                    let created = auth
+                        .create(&principal, LOCAL)
+                        .map_err(|error| failed(&error))?;
+                    Ok(json!(CreatedBody {
+                        token: created.token,
+                        record: created.record.into()
+                    }))
+                })
+        }
+        Verb::List => {
+            let tokens = catalog.tokens().into_iter().map(TokenBody::from).collect();
+            Ok(json!(List::whole(tokens)))
+        }
+        Verb::Revoke { prefix } => match catalog.revoke_token(prefix, LOCAL) {
+            Ok(record) => Ok(json!(TokenBody::from(record))),
+            Err(error @ CatalogError::NotFound { .. }) => {
+                Err(Failure::new(Exit::NotFound, error.to_string()))
+            }
+            Err(error) => Err(failed(&error)),
+        },
+    };
+    store.stop();
+    done
+}
+
+/// Who acts on a stopped server's data: whoever may write its files.
+const LOCAL: &str = "local";
+
+fn failed(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Exit::Failed, error.to_string())
 }
 
 fn list(answer: &Value, output: &mut Output) {

@@ -1,0 +1,264 @@
+//! `wayhold serve`: from command line to running server, until a signal ends it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use wayhold_store::{OpenError, Store};
+
+use super::exit::{Exit, Failure};
+use super::output::Output;
+use crate::api::router;
+use crate::app::{App, Ports};
+use crate::blocking::blocking;
+use crate::clock::{SystemClock, SystemEntropy};
+use crate::config::{self, Config, Environment, ListenAddr, Overrides};
+use crate::http::{Events, Front, Listener, Server};
+use crate::telemetry::logs;
+
+/// How long requests may take to end once the server stops. With the lanes' share below it keeps the
+/// whole stop within 10 s.
+const REQUESTS_GRACE: Duration = Duration::from_secs(2);
+
+/// How long attempts in flight may take to end after that; what has no outcome then stays pending.
+const LANES_GRACE: Duration = Duration::from_secs(2);
+
+/// Run the server.
+#[derive(Debug, clap::Args)]
+pub struct Serve {
+    /// Configuration file; without one events go to delivered.ndjson in the data directory.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Data directory, made when absent [default: ./data].
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Address of the API: HOST:PORT or unix:PATH; may be given several times [default: 127.0.0.1:8700].
+    #[arg(long, value_name = "ADDR")]
+    listen: Vec<ListenAddr>,
+    /// Address that serves only /livez, /readyz and /metrics, without tokens.
+    #[arg(long, value_name = "ADDR")]
+    ops_listen: Option<ListenAddr>,
+    /// Take every request without a token, on every listener.
+    #[arg(long)]
+    no_auth: bool,
+}
+
+impl Serve {
+    /// Serves until SIGTERM or SIGINT.
+    ///
+    /// # Errors
+    /// When the server cannot start as configured.
+    pub fn run(self, output: &mut Output) -> Result<(), Failure> {
+        let overrides = Overrides {
+            data: self.data,
+            listen: self.listen,
+            ops_listen: self.ops_listen,
+            no_auth: self.no_auth,
+        };
+        let environment = Environment::of_process();
+        let loaded = config::load(self.config.as_deref(), &overrides, &environment)
+            .map_err(|problems| Failure::usage(problems.to_string()))?;
+        logs::start(&loaded.config.log)
+            .map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
+        tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::new(Exit::Failed, format!("cannot start: {error}")))?
+            .block_on(serve(Arc::new(loaded.config), output))
+    }
+}
+
+async fn serve(config: Arc<Config>, output: &mut Output) -> Result<(), Failure> {
+    // Before anything is open: a signal from here on is a stop, never the end of half a start.
+    let stop = StopSignal::new()?;
+    let ports = Ports {
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(SystemEntropy),
+    };
+    let store = open(&config, &ports).await?;
+    let listeners = match bind(&config, store.0.catalog().has_tokens()).await {
+        Ok(listeners) => listeners,
+        Err(failure) => return Err(give_up(store.0, failure).await),
+    };
+    let opened = store.0.clone();
+    let starting = Arc::clone(&config);
+    let app = match blocking(move || App::start(starting, store, ports)).await {
+        Ok(Ok(app)) => app,
+        Ok(Err(error)) => return Err(give_up(opened, Failure::usage(error.to_string())).await),
+        Err(error) => {
+            return Err(give_up(opened, Failure::new(Exit::Failed, error.to_string())).await);
+        }
+    };
+    let servers = listeners.serve(&app)?;
+    announce(&app, &servers, output);
+    let reason = stop.received().await;
+    tracing::info!(reason, "stopping");
+    app.announce_stop();
+    servers.api.stop(REQUESTS_GRACE).await;
+    app.stop(LANES_GRACE).await;
+    // Last of all, so that whoever watches sees "not ready" until there is nothing left to watch.
+    if let Some(ops) = servers.ops {
+        ops.stop(Duration::ZERO).await;
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn open(config: &Config, ports: &Ports) -> Result<(Store, wayhold_store::Recovery), Failure> {
+    let (data, options) = (config.data.clone(), config.store.clone());
+    let clock = Arc::clone(&ports.clock);
+    let opened = blocking(move || Store::open(&data, options, clock)).await;
+    let opened = opened.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
+    let (store, recovery) = opened.map_err(|error| match error {
+        OpenError::Locked { .. } | OpenError::Newer { .. } => Failure::usage(error.to_string()),
+        OpenError::Sqlite { .. } | OpenError::Unusable { .. } => {
+            Failure::new(Exit::Failed, error.to_string())
+        }
+    })?;
+    for finding in &recovery.findings {
+        tracing::warn!(finding, "found while opening the store");
+    }
+    Ok((store, recovery))
+}
+
+/// A start that cannot go on leaves the store as a stop does.
+async fn give_up(store: Store, failure: Failure) -> Failure {
+    blocking(move || store.stop()).await.ok();
+    failure
+}
+
+/// Bound listeners.
+struct Listeners {
+    api: Vec<Listener>,
+    ops: Option<Listener>,
+}
+
+/// Running listeners.
+struct Servers {
+    api: Server,
+    ops: Option<Server>,
+}
+
+async fn bind(config: &Config, has_tokens: bool) -> Result<Listeners, Failure> {
+    let public = config.listen.iter().find(|address| !address.is_loopback());
+    if let Some(address) = public
+        && !has_tokens
+        && !config.no_auth
+    {
+        return Err(Failure::usage(format!(
+            "{address} can be reached from other machines, and no token exists\nmake one first: \
+             wayhold tokens create NAME --role admin --data {}\nor take every request from \
+             everybody: --no-auth",
+            config.data.display(),
+        )));
+    }
+    let mut api = Vec::new();
+    for address in &config.listen {
+        api.push(bind_one(address).await?);
+    }
+    let ops = match &config.ops_listen {
+        Some(address) => Some(bind_one(address).await?),
+        None => None,
+    };
+    Ok(Listeners { api, ops })
+}
+
+async fn bind_one(address: &ListenAddr) -> Result<Listener, Failure> {
+    Listener::bind(address)
+        .await
+        .map_err(|error| Failure::usage(format!("cannot listen on {address}: {error}")))
+}
+
+impl Listeners {
+    fn serve(self, app: &Arc<App>) -> Result<Servers, Failure> {
+        let events = Events::new(
+            app.accept.clone(),
+            app.auth.clone(),
+            Arc::clone(&app.metrics),
+        );
+        let front = Arc::new(Front::new(events, router::api(app)));
+        let limits = &app.config.limits;
+        let unknown = |error: std::io::Error| Failure::new(Exit::Failed, error.to_string());
+        let api = Server::start(self.api, front, limits).map_err(unknown)?;
+        let ops = self
+            .ops
+            .map(|listener| {
+                let (openness, metrics) = (app.auth.openness(), Arc::clone(&app.metrics));
+                let front = Front::without_events(router::ops(app), openness, metrics);
+                Server::start(vec![listener], Arc::new(front), limits).map_err(unknown)
+            })
+            .transpose()?;
+        Ok(Servers { api, ops })
+    }
+}
+
+/// Says where everything is, in one block for a person and one record for a log.
+fn announce(app: &App, servers: &Servers, output: &mut Output) {
+    let config = &app.config;
+    let version = env!("CARGO_PKG_VERSION");
+    let addresses: Vec<_> = servers.api.addresses().iter().map(url).collect();
+    let metrics = servers
+        .ops
+        .as_ref()
+        .and_then(|ops| ops.addresses().first())
+        .map(url);
+    let metrics = metrics
+        .or_else(|| addresses.first().cloned())
+        .unwrap_or_default();
+    output.note(format!("wayhold {version} is ready"));
+    for address in &addresses {
+        output.note(format!("  api      {address}/v1/events"));
+    }
+    output.note(format!("  metrics  {metrics}/metrics"));
+    output.note(format!("  data     {}", absolute(&config.data).display()));
+    for destination in &config.destinations {
+        output.note(format!(
+            "  delivers to {} ({})",
+            destination.name,
+            destination.sink.kind()
+        ));
+    }
+    if config.no_auth {
+        output.note("  every request is taken without a token (--no-auth)");
+    }
+    tracing::info!(version, api = addresses.join(","), metrics, "ready");
+}
+
+fn url(address: &ListenAddr) -> String {
+    match address {
+        ListenAddr::Tcp(address) => format!("http://{address}"),
+        ListenAddr::Unix(_) => address.to_string(),
+    }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The signals that ask the process to stop.
+struct StopSignal {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl StopSignal {
+    fn new() -> Result<Self, Failure> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                Failure::new(Exit::Failed, format!("cannot listen for signals: {error}"))
+            })
+        };
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn received(mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
