@@ -5,6 +5,7 @@ pub mod args;
 
 pub mod bare;
 pub mod classic;
+pub mod keepers;
 
 pub use args::{Args, DESTINATION, main};
 pub use classic::Outbox;
