@@ -2,14 +2,17 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokio::net::TcpListener;
 
 use super::bare;
+use super::classic::Outbox;
+use super::front;
+use super::keepers::{Classic, Nothing};
+use super::settings::settings;
+use super::wayhold;
 use crate::BenchError;
-
-/// The one destination of the Wayhold server.
-pub const DESTINATION: &str = "sink";
 
 /// Arguments of `serve`.
 #[derive(Clone, Debug, clap::Args)]
@@ -19,16 +22,16 @@ pub struct Args {
     /// Where to listen.
     #[arg(long)]
     pub listen: SocketAddr,
-    /// The data directory; made when absent.
+    /// A folder for its data; made when absent.
     #[arg(long)]
     pub data: PathBuf,
-    /// Deliver to nothing at once, instead of to a paused destination.
+    /// Wayhold delivers to nothing at once, instead of holding all for a paused destination.
     #[arg(long)]
     pub deliver: bool,
 }
 
 /// What stands behind the listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// Reads the body and answers: what HTTP itself costs here.
     Bare,
@@ -49,10 +52,17 @@ pub fn main(args: &Args) -> Result<(), BenchError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(async {
-        match args.kind {
-            Kind::Bare => Ok(bare::serve(TcpListener::bind(args.listen).await?).await?),
-            Kind::Noop | Kind::Classic | Kind::Wayhold => Err("not built yet".into()),
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: &Args) -> Result<(), BenchError> {
+    match args.kind {
+        Kind::Bare => Ok(bare::serve(TcpListener::bind(args.listen).await?).await?),
+        Kind::Noop => front::serve(&settings(args)?, Arc::new(Nothing::default())).await,
+        Kind::Classic => {
+            let outbox = Classic::new(Outbox::open(&args.data)?);
+            front::serve(&settings(args)?, Arc::new(outbox)).await
         }
-    })
+        Kind::Wayhold => wayhold::serve(settings(args)?, args.deliver).await,
+    }
 }

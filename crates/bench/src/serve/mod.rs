@@ -4,8 +4,15 @@
 pub mod args;
 
 pub mod bare;
+
+pub mod settings;
+
 pub mod classic;
+pub mod front;
 pub mod keepers;
 
-pub use args::{Args, DESTINATION, main};
+pub mod wayhold;
+
+pub use args::{Args, main};
 pub use classic::Outbox;
+pub use settings::DESTINATION;

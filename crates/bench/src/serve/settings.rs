@@ -1,0 +1,34 @@
+//! The configuration of everything behind our front: defaults, one destination that does nothing, and
+//! one route that asks something of each event.
+
+use wayhold::config::{self, Config, Environment, ListenAddr, Overrides};
+
+use super::args::Args;
+use crate::BenchError;
+
+/// The one destination.
+pub const DESTINATION: &str = "sink";
+
+const FILE: &str = r#"
+[destinations.sink]
+kind = "null"
+
+[[routes]]
+when = 'type.startsWith("com.example.")'
+to = ["sink"]
+"#;
+
+/// The checked configuration of one server, as a file and flags would give it.
+pub fn settings(args: &Args) -> Result<Config, BenchError> {
+    let file = args.data.join("wayhold.toml");
+    std::fs::write(&file, FILE)?;
+    let overrides = Overrides {
+        data: Some(args.data.join("data")),
+        listen: vec![ListenAddr::Tcp(args.listen)],
+        ..Overrides::default()
+    };
+    // The environment of whoever measures changes nothing.
+    let loaded = config::load(Some(&file), &overrides, &Environment::default())?;
+    std::fs::create_dir_all(&loaded.config.data)?;
+    Ok(loaded.config)
+}
