@@ -1,0 +1,96 @@
+# Apache Kafka: one node that is broker and controller (KRaft), jars by Maven.
+
+kafka_version=4.4.0
+kafka_jars=$cache/kafka-$kafka_version
+
+kafka_install() {
+    [ ! -f "$kafka_jars/complete" ] || return 0
+    require_command java default-jre-headless
+    require_command mvn maven
+    install_missing
+    echo "fetching Apache Kafka $kafka_version into $kafka_jars" >&2
+    mkdir -p "$cache"
+    local work
+    work=$(mktemp -d "$cache/fetch.XXXXXX")
+    cat >"$work/pom.xml" <<END
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>wayhold</groupId>
+  <artifactId>services</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka_2.13</artifactId>
+      <version>$kafka_version</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId>
+      <artifactId>slf4j-simple</artifactId>
+      <version>1.7.36</version>
+    </dependency>
+  </dependencies>
+</project>
+END
+    if ! timeout 600 mvn -B -q -f "$work/pom.xml" \
+        org.apache.maven.plugins:maven-dependency-plugin:3.9.0:copy-dependencies \
+        -DincludeScope=runtime -DoutputDirectory="$work/jars" >"$work/log" 2>&1; then
+        tail -n 20 "$work/log" >&2
+        rm -rf "$work"
+        fail 1 "Maven could not fetch Apache Kafka $kafka_version"
+    fi
+    # Whole or not at all: another run may be fetching, too.
+    touch "$work/jars/complete"
+    rm -rf "$kafka_jars"
+    mv -T "$work/jars" "$kafka_jars" 2>/dev/null || [ -f "$kafka_jars/complete" ]
+    rm -rf "$work"
+}
+
+kafka_prepare() {
+    local dir=$1 port controller_port
+    port=$(free_port)
+    controller_port=$(free_port)
+    while [ "$controller_port" = "$port" ]; do controller_port=$(free_port); done
+    echo "$port" >"$dir/port"
+    cat >"$dir/server.properties" <<END
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:$controller_port
+listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$controller_port
+advertised.listeners=PLAINTEXT://127.0.0.1:$port
+controller.listener.names=CONTROLLER
+log.dirs=$dir/data
+num.partitions=4
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+# Events of long ago keep their own time and must not be cleaned away for it.
+log.retention.ms=-1
+END
+    local id
+    id=W$(head -c 32 /dev/urandom | base64 -w0 | tr -d '+/=' | cut -c1-21)
+    java -cp "$kafka_jars/*" kafka.tools.StorageTool format \
+        --cluster-id "${id:0:21}A" --config "$dir/server.properties" >>"$dir/log" 2>&1 || {
+        tail -n 20 "$dir/log" >&2
+        fail 1 "Kafka's storage could not be made"
+    }
+}
+
+kafka_command() {
+    command=(java -Xmx512m -Xms128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1
+        -Dorg.slf4j.simpleLogger.showDateTime=true
+        -Dorg.slf4j.simpleLogger.defaultLogLevel=warn
+        -cp "$kafka_jars/*" kafka.Kafka "$1/server.properties")
+}
+
+kafka_answers() {
+    port_answers "$(cat "$1/port" 2>/dev/null || echo 0)"
+}
+
+kafka_env() {
+    echo "export WAYHOLD_TEST_KAFKA=127.0.0.1:$(cat "$1/port")"
+}
