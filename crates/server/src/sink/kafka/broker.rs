@@ -457,6 +457,59 @@ async fn keys_go_to_the_partitions_that_java_chooses() {
     }
 }
 
+/// How fast records go to a real Kafka: prints, judges nothing. Run it alone with `--ignored`.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn records_a_second_by_linger_and_window() {
+    for (linger, window) in [
+        ("0", 1024),
+        ("1", 1024),
+        ("2", 1024),
+        ("5", 1024),
+        ("1", 8192),
+    ] {
+        let Some((servers, topic)) = real_topic(4).await else {
+            return;
+        };
+        let config = with_property(config(&servers, &topic), "linger.ms", linger);
+        let sink = KafkaSink::start(&config, window).unwrap();
+        let events: Vec<_> = (0..window)
+            .map(|n| event(&n.to_string(), Some(&n.to_string()), &[b'1'; 300]))
+            .collect();
+        let mut lane = Lane::new(window);
+        lane.submit(&sink, events.iter().cloned());
+        lane.finish_new(window).await;
+        let begun = std::time::Instant::now();
+        const RECORDS: usize = 300_000;
+        lane.submit(&sink, events.iter().cloned());
+        for n in 0..RECORDS {
+            assert_eq!(lane.next().await.0, Outcome::Delivered);
+            lane.submit(&sink, [events[n % window].clone()]);
+        }
+        let rate = RECORDS as f64 / begun.elapsed().as_secs_f64();
+        lane.finish_new(window).await;
+        let begun = std::time::Instant::now();
+        for _ in 0..100 {
+            lane.submit(&sink, [events[0].clone()]);
+            lane.next().await;
+        }
+        let alone = begun.elapsed() / 100;
+        println!("linger {linger} ms, window {window}: {rate:.0} records/s; one alone {alone:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_property_that_is_not_taken_is_named_and_its_value_is_not() {
+    for name in ["security.protocol", "sasl.passwort"] {
+        let config = with_property(config("127.0.0.1:1", "orders"), name, "hunter2");
+        let words = KafkaSink::start(&config, WINDOW).unwrap_err().to_string();
+        assert!(
+            words.contains(name) && !words.contains("hunter2"),
+            "{words}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn records_without_a_key_are_spread() {
     let cluster = mock("orders", 4);

@@ -67,6 +67,16 @@ pub(super) fn message_bytes_max(config: &KafkaConfig) -> String {
     set.map_or(default, |value| value.expose()).to_owned()
 }
 
+/// An error in words that hold no property's value, which may be a secret.
+pub(super) fn words_of(error: &KafkaError) -> String {
+    match error {
+        KafkaError::ClientConfig(_, _, name, _) => {
+            format!("property {name}: expected a name and value that librdkafka knows")
+        }
+        other => other.to_string(),
+    }
+}
+
 /// Makes a client; it begins to look for brokers.
 pub(super) fn make_client(shared: &Arc<Shared>) -> KafkaResult<Arc<Client>> {
     let reports = Reports {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rdkafka::producer::{Producer as _, PurgeConfig};
 use wayhold_model::{Failure, Outcome};
 
-use super::client::{Client, make_client};
+use super::client::{Client, make_client, words_of};
 use super::sink::Shared;
 use super::window::Flight;
 
@@ -42,7 +42,10 @@ pub(super) fn run(shared: &Arc<Shared>, first: Arc<Client>) {
         let client = match next.take().map_or_else(|| make_client(shared), Ok) {
             Ok(client) => client,
             Err(error) => {
-                give_all_back(shared, &format!("client cannot be made: {error}"));
+                give_all_back(
+                    shared,
+                    &format!("client cannot be made: {}", words_of(&error)),
+                );
                 thread::sleep(REMAKE_WAIT);
                 continue;
             }

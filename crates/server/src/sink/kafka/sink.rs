@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use wayhold_model::{Failure, Outcome};
 
 use super::classify::{Reported, is_too_large, outcome_of_error};
-use super::client::{Client, client_config, make_client, message_bytes_max};
+use super::client::{Client, client_config, make_client, message_bytes_max, words_of};
 use super::config::KafkaConfig;
 use super::lifecycle;
 use super::request::Record;
@@ -62,14 +62,15 @@ impl KafkaSink {
         let shared = Arc::new(Shared {
             config: config.clone(),
             state: Mutex::new(State {
-                window: Window::new(window),
+                window: Window::new(share_of_one_topic(config, window)),
                 client: None,
                 stop_grace: Duration::ZERO,
             }),
             stopping: AtomicBool::new(false),
         });
-        let first = make_client(&shared)
-            .map_err(|error| BuildError(format!("Kafka client cannot be made: {error}")))?;
+        let first = make_client(&shared).map_err(|error| {
+            BuildError(format!("Kafka client cannot be made: {}", words_of(&error)))
+        })?;
         let (ending, ended) = oneshot::channel();
         let thread_shared = Arc::clone(&shared);
         thread::Builder::new()
@@ -84,6 +85,20 @@ impl KafkaSink {
             ended: Mutex::new(Some(ended)),
         })
     }
+}
+
+/// How much of the window one topic may have with the client: a quarter where there can be several,
+/// so that one that is stuck leaves room for the others.
+fn share_of_one_topic(config: &KafkaConfig, window: usize) -> usize {
+    if has_several_topics(config) {
+        window / 4
+    } else {
+        window
+    }
+}
+
+fn has_several_topics(config: &KafkaConfig) -> bool {
+    config.topic.attributes().next().is_some()
 }
 
 impl std::fmt::Debug for KafkaSink {
@@ -270,13 +285,13 @@ impl Shared {
 fn probe(config: &KafkaConfig) -> Result<String, Failure> {
     let client: BaseProducer = client_config(config)
         .create()
-        .map_err(|error| Failure::new(format!("client cannot be made: {error}")))?;
+        .map_err(|error| Failure::new(format!("client cannot be made: {}", words_of(&error))))?;
     let metadata = client
         .client()
         .fetch_metadata(None, PROBE_TIMEOUT)
         .map_err(|error| Failure::new(format!("no broker answered: {error}")))?;
     let brokers = metadata.brokers().len();
-    if config.topic.attributes().next().is_some() {
+    if has_several_topics(config) {
         return Ok(format!(
             "{brokers} brokers answered; the topic depends on the event"
         ));

@@ -2,8 +2,9 @@
 //! client, and who goes next. No clock of its own, no IO: the sink's thread and its callers share it
 //! under one lock.
 //!
-//! One topic may have a quarter of the window with the client; more of it wait here. While a topic is
-//! stalled, what waits for it is given back, so that it cannot fill the window for the others.
+//! One of several topics may have a quarter of the window with the client; more of it wait here. While
+//! a topic is stalled, what waits for it is given back, so that it cannot fill the window for the
+//! others.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -56,10 +57,10 @@ struct Topic {
 }
 
 impl Window {
-    /// A window of at most `size` attempts, which the caller keeps to.
-    pub(super) fn new(size: usize) -> Self {
+    /// A window in which one topic may have `share` attempts with the client.
+    pub(super) fn new(share: usize) -> Self {
         Self {
-            share: (size / 4).max(1),
+            share: share.max(1),
             next_ticket: 1,
             topics: HashMap::new(),
             with_client: HashMap::new(),
@@ -216,8 +217,8 @@ mod tests {
     }
 
     #[test]
-    fn one_topic_has_at_most_a_quarter_with_the_client_and_others_have_theirs() {
-        let mut window = Window::new(16);
+    fn one_topic_has_at_most_its_share_with_the_client_and_others_have_theirs() {
+        let mut window = Window::new(4);
         let now = Instant::now();
         for _ in 0..10 {
             window.enter(attempt(), "a", now);
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_suspect_goes_alone_and_those_behind_it_wait() {
-        let mut window = Window::new(16);
+        let mut window = Window::new(4);
         let now = Instant::now();
         window.suspect(event("1", None, b"1").position);
         window.enter(attempt(), "a", now);
@@ -247,7 +248,7 @@ mod tests {
 
     #[test]
     fn what_waits_behind_a_stalled_topic_is_given_back_and_others_are_not() {
-        let mut window = Window::new(8);
+        let mut window = Window::new(2);
         let start = Instant::now();
         for _ in 0..3 {
             window.enter(attempt(), "stalled", start);
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn what_waits_too_long_is_given_back() {
-        let mut window = Window::new(8);
+        let mut window = Window::new(2);
         let start = Instant::now();
         window.enter(attempt(), "a", start);
         assert!(window.give_back(start + Duration::from_secs(9)).is_empty());
