@@ -52,6 +52,18 @@ impl Prepared {
         }
     }
 
+    /// Back to a turn, when it is not sent after all.
+    pub(super) fn into_turn(self) -> Turn {
+        let Self { event, history, .. } = self;
+        let (position, key) = (event.position, event.key_hash);
+        Turn {
+            position,
+            key,
+            event: Some(event),
+            history,
+        }
+    }
+
     /// Number of the attempt, from 1.
     pub(super) fn number(&self) -> u32 {
         self.history.attempts.saturating_add(1)

@@ -253,10 +253,6 @@ impl LaneTask {
     }
 
     async fn wakeup(&mut self) -> Wakeup {
-        if self.again {
-            tokio::task::yield_now().await;
-            return Wakeup::Again;
-        }
         let timer = self.timer();
         let handle = &self.handle;
         let wait_for_more = self.at_tail && self.stop_by.is_none();
@@ -280,6 +276,7 @@ impl LaneTask {
                         continue;
                     }
                 },
+                () = tokio::task::yield_now(), if self.again => Wakeup::Again,
                 () = handle.appended(), if wait_for_more => Wakeup::Appended,
                 () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {
                     Wakeup::Timer
@@ -341,8 +338,7 @@ impl LaneTask {
             letter: letter.id,
             attempts_before,
         };
-        self.order
-            .redrive(letter.event.position, letter.event.key_hash, redrive);
+        self.order.redrive(&letter.event, redrive);
     }
 
     fn is_over(&self) -> bool {

@@ -183,7 +183,15 @@ impl Order {
         };
         if attempts > 0 || retry_at.is_some() {
             let at = retry_at.unwrap_or(Timestamp::EPOCH);
-            self.sleep(position, key, Retry { history, at });
+            self.sleep(
+                position,
+                key,
+                Retry {
+                    history,
+                    at,
+                    event: None,
+                },
+            );
             return None;
         }
         if let Some(hash) = key
@@ -287,7 +295,7 @@ impl Order {
         Next::Turn(Turn {
             position,
             key: None,
-            event: None,
+            event: retry.event,
             history: retry.history,
         })
     }
@@ -300,7 +308,7 @@ impl Order {
         let policy = self.policy;
         let next = self.change(hash, |key| key.next(hash, policy));
         if let Next::Turn(turn) = &next {
-            if let Some(event) = &turn.event {
+            if let Some(event) = turn.event.as_ref().filter(|_| turn.history.is_first()) {
                 self.kept_bytes -= event.event.size();
             }
             // With several in flight per key the next one may be free to go as well.
@@ -332,27 +340,59 @@ impl Order {
         }
     }
 
-    /// The turn's attempt failed and is repeated from `at` on; `history` is what led to it.
+    /// The turn's attempt failed and is repeated from `at` on: `history` led to it, `after` comes of it.
     pub(super) fn failed(
         &mut self,
-        position: Position,
-        key: Option<u64>,
+        event: &Arc<StoredEvent>,
         history: History,
         after: History,
         at: Timestamp,
     ) {
+        let (position, key) = (event.position, event.key_hash);
+        let event = Some(Arc::clone(event));
+        self.try_again(
+            Turn {
+                position,
+                key,
+                event,
+                history,
+            },
+            after,
+            at,
+        );
+    }
+
+    /// The turn was not taken (its event could not be read, or the lane was paused meanwhile); it comes
+    /// again from `at` on.
+    pub(super) fn put_back(&mut self, turn: Turn, at: Timestamp) {
+        let history = turn.history;
+        self.try_again(turn, history, at);
+    }
+
+    fn try_again(&mut self, turn: Turn, after: History, at: Timestamp) {
+        let Turn {
+            position,
+            key,
+            event,
+            history,
+        } = turn;
         if let Some(hash) = key {
             self.change(hash, |key| key.end_turn(history));
         }
-        self.sleep(position, key, Retry { history: after, at });
+        // Bodies of waiting retries are not held, but for a redrive: the store may no longer have it.
+        let event = event.filter(|_| after.letter.is_some());
+        self.sleep(
+            position,
+            key,
+            Retry {
+                history: after,
+                at,
+                event,
+            },
+        );
         if let Some(hash) = key {
             self.requeue(hash);
         }
-    }
-
-    /// The turn could not be taken (its event could not be read); it is tried again from `at` on.
-    pub(super) fn put_back(&mut self, turn: &Turn, at: Timestamp) {
-        self.failed(turn.position, turn.key, turn.history, turn.history, at);
     }
 
     /// The turn's delivery became a dead letter.
@@ -375,17 +415,18 @@ impl Order {
     }
 
     /// A dead letter is sent again, before anything of its key that was not sent yet.
-    pub(super) fn redrive(&mut self, position: Position, key: Option<u64>, redrive: Redrive) {
-        let history = History {
-            attempts: redrive.attempts_before,
-            letter: Some(redrive),
-            after_unknown: false,
-        };
+    pub(super) fn redrive(&mut self, event: &Arc<StoredEvent>, redrive: Redrive) {
+        let position = event.position;
         let retry = Retry {
-            history,
+            history: History {
+                attempts: redrive.attempts_before,
+                letter: Some(redrive),
+                after_unknown: false,
+            },
             at: Timestamp::EPOCH,
+            event: Some(Arc::clone(event)),
         };
-        match key {
+        match event.key_hash {
             Some(hash) => {
                 self.change(hash, |key| {
                     key.holds.retain(|held| *held != position);
@@ -424,6 +465,8 @@ impl Order {
     }
 
     fn sleep(&mut self, position: Position, key: Option<u64>, retry: Retry) {
+        let at = retry.at;
+        self.alarms.push(Reverse(Alarm { at, position, key }));
         match key {
             Some(hash) => self.change(hash, |key| {
                 key.sleeping.insert(position, retry);
@@ -432,11 +475,6 @@ impl Order {
                 self.burden += usize::from(self.loose.insert(position, retry).is_none());
             }
         }
-        self.alarms.push(Reverse(Alarm {
-            at: retry.at,
-            position,
-            key,
-        }));
     }
 
     /// The keys that most deliveries wait behind, at most `max`, longest queue first.

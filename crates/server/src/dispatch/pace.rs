@@ -16,7 +16,7 @@ const UNSYNCED_MAX: usize = 16_384;
 
 /// Unsynced deliveries allowed per attempt in flight: a lane settles its whole concurrency several times
 /// within one flush of 25 ms.
-const UNSYNCED_PER_FLIGHT: usize = 32;
+const UNSYNCED_PER_FLIGHT: usize = 64;
 
 /// Most deliveries of a lane that an unclean stop may repeat.
 pub(super) fn repeats_max(concurrency: usize) -> usize {
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_may_repeat_follows_the_concurrency_up_to_a_bound() {
-        for (concurrency, expected) in [(1, 32), (8, 256), (1_024, 16_384), (50_000, 50_000)] {
+        for (concurrency, expected) in [(1, 64), (8, 512), (1_024, 16_384), (50_000, 50_000)] {
             assert_eq!(repeats_max(concurrency), expected);
         }
     }

@@ -104,7 +104,7 @@ impl LaneTask {
             Done::Loaded(loaded) => {
                 self.away.loading = false;
                 for (chosen, event) in loaded {
-                    self.take_loaded(&chosen, event);
+                    self.take_loaded(chosen, event);
                 }
             }
             Done::Refilled(refills) => {
@@ -136,15 +136,15 @@ impl LaneTask {
         }
     }
 
-    fn take_loaded(&mut self, chosen: &Chosen, event: Result<Arc<StoredEvent>, ReadError>) {
+    fn take_loaded(&mut self, chosen: Chosen, event: Result<Arc<StoredEvent>, ReadError>) {
         let Chosen { turn, probe } = chosen;
         let error = match event {
-            Ok(event) => return self.prepared(Prepared::new(turn, event, *probe)),
+            Ok(event) => return self.prepared(Prepared::new(&turn, event, probe)),
             Err(error) => error,
         };
         self.preparing -= 1;
         self.retries_away -= usize::from(!turn.history.is_first());
-        if *probe {
+        if probe {
             self.pace.probe_given_up();
         }
         let position = turn.position;

@@ -4,6 +4,7 @@ use wayhold_model::{Position, Timestamp};
 use wayhold_store::RunState;
 
 use super::LaneTask;
+use crate::dispatch::attempt::Sent;
 use crate::dispatch::order::Blocked;
 use crate::dispatch::pace::Openings;
 use crate::dispatch::snapshot::{BLOCKED_KEYS_SHOWN_MAX, BlockedKey, LaneSnapshot, LaneState};
@@ -71,12 +72,15 @@ impl LaneTask {
 
     fn show(&self, blocked: Blocked, shown: &impl Fn(Timestamp) -> Timestamp) -> BlockedKey {
         let in_flight = self.in_flight_of(blocked.key);
+        let attempts = in_flight.map_or(0, |sent| sent.history.attempts);
         BlockedKey {
             key: None,
-            position: blocked.position.or(in_flight),
+            position: blocked
+                .position
+                .or(in_flight.map(|sent| sent.event.position)),
             event_id: None,
             held: blocked.held,
-            attempts: blocked.attempts,
+            attempts: blocked.attempts.max(attempts),
             retry_at: blocked.retry_at.map(shown),
             waiting: blocked.waiting,
         }
@@ -109,18 +113,16 @@ impl LaneTask {
 
     /// What a delivery of a key waits for.
     pub(super) fn ahead_of(&self, position: Position, key: u64) -> Option<Position> {
-        let in_flight = self.in_flight_of(key).filter(|ahead| *ahead < position);
-        in_flight
-            .into_iter()
-            .chain(self.order.ahead_of(position, key))
-            .min()
+        let in_flight = self.in_flight_of(key).map(|sent| sent.event.position);
+        let in_flight = in_flight.filter(|ahead| *ahead < position);
+        let aside = self.order.ahead_of(position, key);
+        in_flight.into_iter().chain(aside).min()
     }
 
-    fn in_flight_of(&self, key: u64) -> Option<Position> {
-        let of_key = self
-            .flight
-            .iter()
-            .filter(|sent| sent.event.key_hash == Some(key));
-        of_key.map(|sent| sent.event.position).min()
+    /// The earliest of a key that is in flight.
+    fn in_flight_of(&self, key: u64) -> Option<&Sent> {
+        let sent = self.flight.iter();
+        let of_key = sent.filter(|sent| sent.event.key_hash == Some(key));
+        of_key.min_by_key(|sent| sent.event.position)
     }
 }

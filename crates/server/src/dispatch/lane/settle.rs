@@ -88,7 +88,7 @@ impl LaneTask {
                     let retry_at = Steady::to_wall(at, moment.wall, moment.now);
                     self.handle.record_failure(position, record, retry_at);
                 }
-                self.order.failed(position, key, sent.history, after, at);
+                self.order.failed(event, sent.history, after, at);
             }
             Settled::Dead(record) => {
                 self.metrics.attempts(record.outcome).inc();

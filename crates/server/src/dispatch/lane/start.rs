@@ -226,8 +226,17 @@ impl LaneTask {
         before > 0
     }
 
+    /// What is prepared goes out, unless an operator or a stop came in between.
     pub(super) fn launch(&mut self, prepared: Prepared) {
         self.preparing -= 1;
+        if !self.is_running() {
+            self.retries_away -= usize::from(!prepared.history.is_first());
+            if prepared.probe {
+                self.pace.probe_given_up();
+            }
+            self.order.put_back(prepared.into_turn(), self.now());
+            return;
+        }
         if prepared.probe {
             self.pace.probe_sent();
         }

@@ -42,10 +42,12 @@ struct Beyond {
     through: Position,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Retry {
     pub(super) history: History,
     pub(super) at: Timestamp,
+    /// The body, of a redrive: the store does not give it any more.
+    pub(super) event: Option<Arc<StoredEvent>>,
 }
 
 impl Key {
@@ -131,7 +133,7 @@ impl Key {
         Next::Turn(Turn {
             position,
             key: Some(hash),
-            event: None,
+            event: retry.event,
             history: retry.history,
         })
     }

@@ -110,7 +110,7 @@ fn a_later_event_waits_for_the_earlier_of_its_key_and_other_keys_do_not() {
 fn events_without_a_key_never_wait_for_each_other() {
     let mut order = blocking();
     assert!((1..=50).all(|sequence| order.goes(sequence, None)));
-    order.failed(at(1), None, FIRST, SECOND, secs(5));
+    order.failed(&event(1, None), FIRST, SECOND, secs(5));
     assert!(order.goes(51, None));
     order.wake(secs(4));
     assert_eq!(order.turn(), None);
@@ -122,7 +122,7 @@ fn events_without_a_key_never_wait_for_each_other() {
 fn a_failed_delivery_holds_its_key_under_block() {
     let mut order = blocking();
     assert!(order.goes(1, Some(7)));
-    order.failed(at(1), Some(7), FIRST, SECOND, secs(30));
+    order.failed(&event(1, Some(7)), FIRST, SECOND, secs(30));
     assert!(!order.goes(2, Some(7)));
     assert!(order.goes(3, Some(8)));
     order.wake(secs(29));
@@ -141,7 +141,7 @@ fn a_failed_delivery_is_set_aside_under_park_and_comes_back_alone() {
     let mut order = parking();
     assert!(order.goes(1, Some(7)));
     assert!(!order.goes(2, Some(7)));
-    order.failed(at(1), Some(7), FIRST, SECOND, secs(30));
+    order.failed(&event(1, Some(7)), FIRST, SECOND, secs(30));
     assert_eq!(order.turn(), Some(2));
     order.wake(secs(30));
     assert_eq!(
@@ -165,8 +165,8 @@ fn due_times_wake_but_positions_decide() {
     });
     assert!(order.goes(1, Some(7)));
     assert!(order.goes(2, Some(7)));
-    order.failed(at(2), Some(7), FIRST, SECOND, secs(1));
-    order.failed(at(1), Some(7), FIRST, SECOND, secs(9));
+    order.failed(&event(2, Some(7)), FIRST, SECOND, secs(1));
+    order.failed(&event(1, Some(7)), FIRST, SECOND, secs(9));
     order.wake(secs(1));
     assert_eq!(order.turn(), None);
     order.wake(secs(9));
@@ -183,8 +183,7 @@ fn a_redriven_delivery_goes_before_any_unsent_later_event_of_its_key() {
         order.dead_lettered(at(1), Some(7), FIRST);
         assert_eq!(order.turn(), Some(2), "released");
         order.redrive(
-            at(1),
-            Some(7),
+            &event(1, Some(7)),
             Redrive {
                 letter: 1,
                 attempts_before: 1,
@@ -216,8 +215,7 @@ fn a_dead_letter_holds_its_key_until_it_is_redriven_or_discarded() {
     assert_eq!(order.turn(), None);
     assert!(order.top_blocked(1)[0].held);
     order.redrive(
-        at(1),
-        Some(7),
+        &event(1, Some(7)),
         Redrive {
             letter: 1,
             attempts_before: 1,
@@ -325,7 +323,7 @@ fn reading_ahead_stops_at_the_bound_and_goes_on_below_it() {
     for sequence in 1..=2 {
         assert!(order.may_read_ahead());
         assert!(order.goes(sequence, Some(sequence)));
-        order.failed(at(sequence), Some(sequence), FIRST, SECOND, secs(1));
+        order.failed(&event(sequence, Some(sequence)), FIRST, SECOND, secs(1));
     }
     assert!(!order.may_read_ahead());
     order.wake(secs(1));
@@ -344,7 +342,7 @@ fn an_event_that_could_not_be_read_keeps_its_place() {
         event: None,
         history: FIRST,
     };
-    order.put_back(&turn, secs(1));
+    order.put_back(turn, secs(1));
     assert_eq!(order.turn(), None);
     order.wake(secs(1));
     assert_eq!(order.turn(), Some(1));
@@ -538,8 +536,12 @@ impl World {
                     self.attempts
                         .insert(turn.position.sequence.0, after.attempts);
                     let due = secs(self.now + wait);
-                    self.order
-                        .failed(turn.position, turn.key, turn.history, after, due);
+                    self.order.failed(
+                        &event(turn.position.sequence.0, turn.key),
+                        turn.history,
+                        after,
+                        due,
+                    );
                 }
             }
             Step::Refuse(index) => {
@@ -560,7 +562,7 @@ impl World {
                     self.redriving.insert(sequence);
                     self.redriven.remove(&sequence);
                     self.order
-                        .redrive(at(sequence), self.key(sequence), self.redrive(sequence));
+                        .redrive(&event(sequence, self.key(sequence)), self.redrive(sequence));
                 }
             }
             Step::Discard(index) => {
@@ -601,7 +603,7 @@ impl World {
         }
         for sequence in self.redriving.clone() {
             self.order
-                .redrive(at(sequence), self.key(sequence), self.redrive(sequence));
+                .redrive(&event(sequence, self.key(sequence)), self.redrive(sequence));
         }
     }
 
