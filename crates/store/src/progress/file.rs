@@ -105,7 +105,6 @@ impl StateFile {
         let mut connection = connection::open(path, Access::Create, PROFILE, vfs)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute_batch(SCHEMA)?;
-        transaction.execute("INSERT INTO shard VALUES (1)", [])?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         transaction.pragma_update(None, "user_version", FORMAT)?;
         fill(&transaction)?;
@@ -260,12 +259,21 @@ impl StateFile {
     }
 }
 
-/// Writes a batch within a transaction.
-pub(super) fn write(
+/// Writes the first batch of a new file.
+pub(super) fn fill(
     transaction: &Transaction<'_>,
     batch: &Batch,
     seed: u64,
 ) -> rusqlite::Result<()> {
+    transaction.execute(
+        "INSERT INTO shard VALUES (?)",
+        [batch.next_letter.cast_signed()],
+    )?;
+    write(transaction, batch, seed)
+}
+
+/// Writes a batch within a transaction.
+fn write(transaction: &Transaction<'_>, batch: &Batch, seed: u64) -> rusqlite::Result<()> {
     write_chunks(transaction, batch, seed)?;
     write_letters(transaction, batch, seed)?;
     write_retries(transaction, batch)?;

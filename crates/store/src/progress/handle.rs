@@ -85,6 +85,9 @@ pub(super) struct Shared {
     /// Errors that the next writes answer with.
     #[cfg(test)]
     pub(super) faults: Mutex<std::collections::VecDeque<rusqlite::Error>>,
+    /// Held while the file is written, so that a copy of it is of one moment.
+    #[cfg(test)]
+    pub(super) writing: Mutex<()>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -159,6 +162,8 @@ impl Progress {
             reader: Mutex::new(None),
             #[cfg(test)]
             faults: Mutex::default(),
+            #[cfg(test)]
+            writing: Mutex::default(),
         });
         let writer = Writer::new(Arc::clone(&shared), recovered.file, recovered.number);
         let handle = std::thread::Builder::new()
@@ -439,6 +444,18 @@ impl Progress {
     #[cfg(test)]
     pub(super) fn inject(&self, error: rusqlite::Error) {
         self.shared.faults.lock().unwrap().push_back(error);
+    }
+
+    /// Copies the files as a kill at this moment would leave them.
+    #[cfg(test)]
+    pub(super) fn copy_files(&self, to: &std::path::Path) {
+        let _nothing_is_written = self.shared.writing.lock().unwrap();
+        for entry in std::fs::read_dir(&self.shared.options.directory).unwrap() {
+            let entry = entry.unwrap();
+            if !entry.file_name().to_string_lossy().ends_with("-shm") {
+                std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+            }
+        }
     }
 }
 

@@ -22,3 +22,6 @@ mod handle;
 pub use dead_letters::{DeadLetters, LetterError};
 pub(crate) use handle::{NotDurable, Opened, Progress, ProgressOptions};
 pub(crate) use memory::{Dropped, LaneView, Retry, Totals};
+
+#[cfg(test)]
+mod tests;

@@ -7,9 +7,9 @@ use thiserror::Error;
 
 use crate::connection::Fault;
 use crate::disk::{self, Disk};
-use crate::progress::file::{Carried, StateFile};
+use crate::progress::file::{self, Carried, Contents, StateFile};
 use crate::progress::handle::ProgressOptions;
-use crate::progress::memory::{Batch, Loaded, Memory};
+use crate::progress::memory::{Loaded, Memory};
 
 /// Progress cannot be kept: the directory takes no file. Mend it, then open again.
 #[derive(Debug, Error)]
@@ -36,58 +36,84 @@ pub(super) struct Recovered {
 
 /// Opens the newest whole file of the shard, or makes one.
 pub(super) fn recover(options: &ProgressOptions) -> Result<Recovered, ProgressUnusable> {
-    let directory = options.directory.as_path();
-    let unusable = |path: &Path, reason: &dyn std::fmt::Display| ProgressUnusable {
-        path: path.to_owned(),
-        reason: reason.to_string(),
-    };
-    let io = |error: std::io::Error| unusable(directory, &error);
-    let (present, highest) = numbers(options.disk.as_ref(), directory).map_err(io)?;
-    let mut findings = Vec::new();
+    let (present, highest) = numbers(options.disk.as_ref(), &options.directory)
+        .map_err(|error| unusable(&options.directory, &error))?;
     let mut candidates = present.into_iter().rev();
     let mut damaged = None;
+    let mut recovered = None;
     for number in candidates.by_ref() {
-        let path = path_of(directory, number);
-        let tried = StateFile::open(&path, options.vfs.as_deref(), options.hash_seed);
-        match tried {
-            // Its making was cut off before anything was promised of it.
-            Ok(None) => disk::unlink_database(options.disk.as_ref(), &path).map_err(io)?,
-            Ok(Some(file)) => match file.read() {
-                Ok(contents) => {
-                    findings.extend(contents.findings);
-                    set_aside(options, candidates, &mut findings).map_err(io)?;
-                    return Ok(Recovered {
-                        file,
-                        number,
-                        memory: Memory::load(contents.loaded),
-                        findings,
-                        is_fresh: false,
-                        saved: Carried::default(),
-                    });
-                }
-                Err(error) => {
-                    damaged = Some((number, Some(file), error.to_string()));
-                    break;
-                }
-            },
-            Err(error) if error.fault() == Fault::NoSpace => return Err(unusable(&path, &error)),
-            Err(error) => {
-                damaged = Some((number, None, error.to_string()));
+        match try_open(options, number)? {
+            Tried::Whole(file, contents) => {
+                recovered = Some(Recovered {
+                    file,
+                    number,
+                    memory: Memory::load(contents.loaded),
+                    findings: contents.findings,
+                    is_fresh: false,
+                    saved: Carried::default(),
+                });
+                break;
+            }
+            Tried::Unfinished => {}
+            Tried::Damaged(file, reason) => {
+                damaged = Some((number, file, reason));
                 break;
             }
         }
     }
-    let number = highest + 1;
-    let path = path_of(directory, number);
-    let is_fresh = damaged.is_none();
-    let old = damaged.as_ref().and_then(|(_, file, _)| file.as_ref());
+    let mut recovered = match recovered {
+        Some(recovered) => recovered,
+        None => start_anew(options, highest + 1, damaged)?,
+    };
+    for number in candidates {
+        let path = path_of(&options.directory, number);
+        let finding = set_aside(options, &path).map_err(|error| unusable(&path, &error))?;
+        recovered.findings.push(finding);
+    }
+    Ok(recovered)
+}
+
+/// What a file that was found is good for.
+enum Tried {
+    Whole(StateFile, Contents),
+    /// Its making was cut off before anything was promised of it; it is gone now.
+    Unfinished,
+    /// Open as far as that goes, and what is wrong with it.
+    Damaged(Option<StateFile>, String),
+}
+
+fn try_open(options: &ProgressOptions, number: u64) -> Result<Tried, ProgressUnusable> {
+    let path = path_of(&options.directory, number);
+    match StateFile::open(&path, options.vfs.as_deref(), options.hash_seed) {
+        Ok(None) => {
+            disk::unlink_database(options.disk.as_ref(), &path)
+                .map_err(|error| unusable(&path, &error))?;
+            Ok(Tried::Unfinished)
+        }
+        Ok(Some(file)) => Ok(match file.read() {
+            Ok(contents) => Tried::Whole(file, contents),
+            Err(error) => Tried::Damaged(Some(file), error.to_string()),
+        }),
+        Err(error) if error.fault() == Fault::NoSpace => Err(unusable(&path, &error)),
+        Err(error) => Ok(Tried::Damaged(None, error.to_string())),
+    }
+}
+
+/// Makes the file of that number, with the letters of a damaged one as far as they can be read.
+fn start_anew(
+    options: &ProgressOptions,
+    number: u64,
+    damaged: Option<(u64, Option<StateFile>, String)>,
+) -> Result<Recovered, ProgressUnusable> {
+    let path = path_of(&options.directory, number);
+    let failed = |error: &dyn std::fmt::Display| unusable(&path, error);
     let mut memory = Memory::load(Loaded {
         // Letters of lost files had numbers too; none of them may come back.
         next_letter: (number - 1) << 32,
         ..Loaded::default()
     });
+    let old = damaged.as_ref().and_then(|(_, file, _)| file.as_ref());
     let mut saved = Carried::default();
-    let mut batch = Batch::default();
     let file = StateFile::create(&path, options.vfs.as_deref(), options.hash_seed, |new| {
         if let Some(old) = old {
             saved = old.carry_into(new)?;
@@ -96,28 +122,28 @@ pub(super) fn recover(options: &ProgressOptions) -> Result<Recovered, ProgressUn
         for (lane, sequence, redriving) in &saved.letters {
             memory.take_over_letter(*lane, *sequence, *redriving);
         }
-        batch = memory.take();
-        super::file::write(new, &batch, options.hash_seed)
+        file::fill(new, &memory.take(), options.hash_seed)
     })
-    .map_err(|error| unusable(&path, &error))?;
-    memory.written();
-    options.disk.sync_directory(directory).map_err(io)?;
-    if let Some((number, file, reason)) = damaged {
-        drop(file);
-        let path = path_of(directory, number);
-        let aside = disk::quarantine_database(options.disk.as_ref(), &path).map_err(io)?;
+    .map_err(|error| failed(&error))?;
+    options
+        .disk
+        .sync_directory(&options.directory)
+        .map_err(|error| failed(&error))?;
+    let is_fresh = damaged.is_none();
+    let mut findings = Vec::new();
+    if let Some((number, old, reason)) = damaged {
+        drop(old);
+        let path = path_of(&options.directory, number);
+        let aside = set_aside(options, &path).map_err(|error| unusable(&path, &error))?;
         findings.push(format!(
-            "{}: damaged ({reason}) and kept as {}; deliveries may be repeated, {} dead letters were \
-             saved{}",
-            path.display(),
-            aside.display(),
+            "{aside}, because it is damaged ({reason}); deliveries may be repeated, {} dead letters \
+             were saved{}",
             saved.letters.len(),
             if saved.whole { "" } else { ", others may be lost" },
         ));
     }
-    set_aside(options, candidates, &mut findings).map_err(io)?;
-    // Letters under redrive are found by reading the new file as any other.
-    let contents = file.read().map_err(|error| unusable(&path, &error))?;
+    // Letters under redrive are found by reading the new file like any other.
+    let contents = file.read().map_err(|error| failed(&error))?;
     Ok(Recovered {
         file,
         number,
@@ -128,27 +154,27 @@ pub(super) fn recover(options: &ProgressOptions) -> Result<Recovered, ProgressUn
     })
 }
 
+/// Keeps a file that is not used any more, and says so. That one is left over without damage where the
+/// server was killed between making a new file and removing the old.
+fn set_aside(options: &ProgressOptions, path: &Path) -> std::io::Result<String> {
+    let aside = disk::quarantine_database(options.disk.as_ref(), path)?;
+    Ok(format!(
+        "{}: replaced and kept as {}",
+        path.display(),
+        aside.display()
+    ))
+}
+
+fn unusable(path: &Path, reason: &dyn std::fmt::Display) -> ProgressUnusable {
+    ProgressUnusable {
+        path: path.to_owned(),
+        reason: reason.to_string(),
+    }
+}
+
 /// Where the file of that number lies.
 pub(super) fn path_of(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("state-{number}.db"))
-}
-
-/// An older file is left where the server stopped between making a new one and removing it.
-fn set_aside(
-    options: &ProgressOptions,
-    older: impl Iterator<Item = u64>,
-    findings: &mut Vec<String>,
-) -> std::io::Result<()> {
-    for number in older {
-        let path = path_of(&options.directory, number);
-        let aside = disk::quarantine_database(options.disk.as_ref(), &path)?;
-        findings.push(format!(
-            "{}: replaced by a newer file and kept as {}",
-            path.display(),
-            aside.display()
-        ));
-    }
-    Ok(())
 }
 
 /// Numbers of the state files that are there, ascending, and the highest that any name ever told.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::connection::{ConnectionError, Fault};
 use crate::disk;
 use crate::progress::file::{self, Carried, StateFile};
-use crate::progress::handle::{SETTLEMENTS_PER_FLUSH, Shared, State};
+use crate::progress::handle::{SETTLEMENTS_PER_FLUSH, Shared};
 use crate::progress::memory::Batch;
 use crate::progress::recovery;
 
@@ -60,7 +60,12 @@ impl Writer {
 
     pub(super) fn run(mut self) {
         loop {
-            match self.sleep() {
+            let wakeup = self.sleep();
+            #[cfg(test)]
+            let shared = Arc::clone(&self.shared);
+            #[cfg(test)]
+            let _no_copy_is_made = shared.writing.lock();
+            match wakeup {
                 Wakeup::Changed => self.flush(),
                 Wakeup::Idle => self.tidy(),
                 Wakeup::Stop => break,
@@ -228,7 +233,7 @@ impl Writer {
         let mut carried = Carried::default();
         let made = StateFile::create(&path, options.vfs.as_deref(), options.hash_seed, |new| {
             carried = self.file.carry_into(new)?;
-            file::write(new, &batch, options.hash_seed)
+            file::fill(new, &batch, options.hash_seed)
         });
         let synced = made.and_then(|file| {
             options
@@ -241,11 +246,13 @@ impl Writer {
             Ok(file) => {
                 let old = std::mem::replace(&mut self.file, file);
                 let reason = self.broken.take().unwrap_or_default();
-                let mut state = self.shared.lock();
-                state.memory.written();
-                state.file = self.number;
-                state.is_durable(through);
-                self.retire(old, &carried, &reason, &mut state);
+                {
+                    let mut state = self.shared.lock();
+                    state.memory.written();
+                    state.file = self.number;
+                    state.is_durable(through);
+                }
+                self.retire(old, &carried, &reason);
             }
             Err(error) => {
                 self.shared.lock().memory.not_written();
@@ -265,7 +272,7 @@ impl Writer {
     }
 
     /// Removes the old file, or keeps it aside where something of it could not be carried over.
-    fn retire(&self, old: StateFile, carried: &Carried, reason: &str, state: &mut State) {
+    fn retire(&self, old: StateFile, carried: &Carried, reason: &str) {
         let path = old.path.clone();
         drop(old);
         let disk = self.shared.options.disk.as_ref();
@@ -280,7 +287,7 @@ impl Writer {
             })
         };
         let fate = fate.unwrap_or_else(|error| format!("left in place: {error}"));
-        state.note(format!(
+        self.shared.lock().note(format!(
             "progress was moved to {} after a failed write ({reason}); the old file was {fate}",
             self.file.path.display(),
         ));
