@@ -8,7 +8,7 @@ use http::request::Parts;
 use http::{HeaderMap, header};
 use subtle::ConstantTimeEq as _;
 use wayhold_model::Clock;
-use wayhold_store::catalog::Catalog;
+use wayhold_store::catalog::{Catalog, CatalogError, TokenRecord};
 
 use super::Peer;
 use super::failures::Failures;
@@ -119,6 +119,14 @@ impl Auth {
     /// When it could not be made or recorded.
     pub fn create(&self, principal: &Principal, by: &str) -> Result<Created, CreateError> {
         token::create(&self.0.catalog, &self.0.hasher, principal, by)
+    }
+
+    /// Revokes the token of that public prefix; requests that come later are refused. Blocking.
+    ///
+    /// # Errors
+    /// When there is none, or the change could not be recorded.
+    pub fn revoke(&self, prefix: &str, by: &str) -> Result<TokenRecord, CatalogError> {
+        self.0.catalog.revoke_token(prefix, by)
     }
 
     fn prove(&self, token: &str) -> Option<Arc<Principal>> {

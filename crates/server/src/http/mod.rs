@@ -15,6 +15,7 @@ pub mod problem;
 
 pub use front::{Answer, Events, Front};
 pub use listener::Listener;
+pub use pages::{routes as pages, unserved};
 pub use problem::{Problem, ProblemType};
 pub use server::Server;
 

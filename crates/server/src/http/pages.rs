@@ -1,5 +1,5 @@
 //! The page of each problem type: what it means and what to do, served under the address that error
-//! answers carry.
+//! answers carry; and the answers for what is not served at all.
 
 use axum::Router;
 use axum::extract::Path;
@@ -13,6 +13,15 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
         .route("/problems", get(index))
         .route("/problems/{name}", get(page))
+}
+
+/// Answers what `router` does not serve with problems.
+pub fn unserved<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
+    router
+        .fallback(async || Problem::new(ProblemType::NotFound, "nothing is served at this path"))
+        .method_not_allowed_fallback(async || {
+            Problem::new(ProblemType::MethodNotAllowed, "this path takes other methods")
+        })
 }
 
 /// What to do about a problem of this type.

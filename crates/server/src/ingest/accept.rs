@@ -17,17 +17,23 @@ use super::mode::Mode;
 use super::stream::Stream;
 use super::{Refusal, Refused, binary, json, plain, trace};
 use crate::clock::Entropy;
-use crate::config::{Config, DestinationName, Limits, Unmatched};
+use crate::config::{Config, DestinationName, Limits, ParseMode, Unmatched};
 use crate::telemetry::metrics::Metrics;
 
 /// What decides over events at the door, compiled from the configuration.
 pub struct Rules {
-    pub(crate) router: Router,
-    pub(crate) keys: KeyRules,
-    pub(crate) unmatched: Unmatched,
-    pub(crate) reading: Reading,
-    pub(crate) source: String,
-    pub(crate) limits: Limits,
+    /// Who gets which events.
+    pub router: Router,
+    /// Where ordering keys come from.
+    pub keys: KeyRules,
+    /// What becomes of an event that no route matches.
+    pub unmatched: Unmatched,
+    /// How attribute names that break the rules are treated.
+    pub mode: ParseMode,
+    /// `source` of plain JSON that brings none.
+    pub source: String,
+    /// Bounds at the door.
+    pub limits: Limits,
 }
 
 impl Rules {
@@ -37,13 +43,14 @@ impl Rules {
             router: config.router(id_of),
             keys: config.keys.clone(),
             unmatched: config.ingest.unmatched,
-            reading: Reading {
-                mode: config.ingest.mode,
-                depth_max: config.limits.json_depth,
-            },
+            mode: config.ingest.mode,
             source: config.ingest.source.clone(),
             limits: config.limits.clone(),
         }
+    }
+
+    fn reading(&self) -> Reading {
+        Reading { mode: self.mode, depth_max: self.limits.json_depth }
     }
 }
 
@@ -186,7 +193,7 @@ impl Accept {
         query: &str,
         body: Bytes,
     ) -> Result<Admitted, Refusal> {
-        let reading = self.0.rules.reading;
+        let reading = self.0.rules.reading();
         let trace = trace::context(headers);
         if mode == Mode::Plain {
             let draft = plain::read(headers, query, body, reading)?;
@@ -213,7 +220,7 @@ impl Accept {
         let mut admitted = Vec::new();
         envelope::read_batch(
             json::text(body)?,
-            rules.reading,
+            rules.reading(),
             rules.limits.batch_events,
             |draft| {
                 admitted.push(self.admit(draft, trace.as_ref())?);
@@ -230,7 +237,7 @@ impl Accept {
         trace: Option<&trace::Context>,
     ) -> Result<Admitted, Refusal> {
         let text = json::text(line)?;
-        let draft = envelope::read_one(text, self.0.rules.reading, &envelope::Copy)?;
+        let draft = envelope::read_one(text, self.0.rules.reading(), &envelope::Copy)?;
         self.admit(draft, trace)
     }
 

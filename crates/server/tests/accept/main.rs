@@ -1,0 +1,13 @@
+//! The way in, from bytes on a socket to receipts: modes and vectors, refusals, streams, connections,
+//! hostile requests, tokens. Every server listens on a free loopback port and lives in a folder of its
+//! own; every wait is bounded.
+
+mod support;
+
+mod connections;
+mod hostile;
+mod modes;
+mod refusals;
+mod smuggling;
+mod streams;
+mod tokens;
