@@ -20,7 +20,10 @@ pub fn unserved<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S
     router
         .fallback(async || Problem::new(ProblemType::NotFound, "nothing is served at this path"))
         .method_not_allowed_fallback(async || {
-            Problem::new(ProblemType::MethodNotAllowed, "this path takes other methods")
+            Problem::new(
+                ProblemType::MethodNotAllowed,
+                "this path takes other methods",
+            )
         })
 }
 

@@ -50,7 +50,10 @@ impl Rules {
     }
 
     fn reading(&self) -> Reading {
-        Reading { mode: self.mode, depth_max: self.limits.json_depth }
+        Reading {
+            mode: self.mode,
+            depth_max: self.limits.json_depth,
+        }
     }
 }
 

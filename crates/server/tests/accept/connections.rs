@@ -14,7 +14,10 @@ fn impatient() -> Setup {
         idle_timeout: Duration::from_millis(900),
         ..Limits::default()
     };
-    Setup { limits, ..Setup::default() }
+    Setup {
+        limits,
+        ..Setup::default()
+    }
 }
 
 #[tokio::test]
@@ -25,7 +28,9 @@ async fn silent_slow_and_idle_connections_are_closed_and_honest_ones_are_not() {
     let mut half_head = server.connect().await;
     half_head.send(b"POST /v1/ev").await;
     let mut half_body = server.connect().await;
-    half_body.send(b"POST /v1/events?type=t HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n1").await;
+    half_body
+        .send(b"POST /v1/events?type=t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n1")
+        .await;
     let mut idle = server.connect().await;
     idle.send(&honest).await;
     assert_eq!(idle.answer().await.unwrap().status, 202);
@@ -42,11 +47,16 @@ async fn a_head_that_trickles_in_is_closed_all_the_same() {
     let server = Running::start(impatient()).await;
     let mut connection = server.connect().await;
     let started = Instant::now();
-    for byte in b"POST /v1/events HTTP/1.1\r\nX-Padding: ".iter().chain([b'x'; 10_000].iter()) {
+    for byte in b"POST /v1/events HTTP/1.1\r\nX-Padding: "
+        .iter()
+        .chain([b'x'; 10_000].iter())
+    {
         connection.send(&[*byte]).await;
         let mut probe = [0];
         let read = connection.stream.try_read(&mut probe);
-        if matches!(read, Ok(0)) || read.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock) {
+        if matches!(read, Ok(0))
+            || read.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock)
+        {
             return;
         }
         assert!(started.elapsed() < Duration::from_secs(15), "still open");
@@ -57,8 +67,15 @@ async fn a_head_that_trickles_in_is_closed_all_the_same() {
 
 #[tokio::test]
 async fn one_address_has_only_so_many_connections() {
-    let limits = Limits { connections_per_address: 2, ..Limits::default() };
-    let server = Running::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        connections_per_address: 2,
+        ..Limits::default()
+    };
+    let server = Running::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let honest = request("POST /v1/events?type=t HTTP/1.1\r\n", b"1");
     let mut first = server.connect().await;
     first.send(&honest).await;
@@ -76,19 +93,28 @@ async fn the_stop_answers_what_is_unfinished_and_does_not_wait_for_the_idle() {
     let server = Running::start(Setup::default()).await;
     let mut silent = server.connect().await;
     let mut idle = server.connect().await;
-    idle.send(&request("POST /v1/events?type=t HTTP/1.1\r\n", b"1")).await;
+    idle.send(&request("POST /v1/events?type=t HTTP/1.1\r\n", b"1"))
+        .await;
     assert_eq!(idle.answer().await.unwrap().status, 202);
     let mut unfinished = server.connect().await;
-    unfinished.send(b"POST /v1/events?type=t HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n").await;
+    unfinished.send(b"POST /v1/events?type=t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n").await;
     // The invitation to go on shows that the request is being read.
     let mut invitation = [0; 25];
-    tokio::io::AsyncReadExt::read_exact(&mut unfinished.stream, &mut invitation).await.unwrap();
+    tokio::io::AsyncReadExt::read_exact(&mut unfinished.stream, &mut invitation)
+        .await
+        .unwrap();
     assert!(invitation.starts_with(b"HTTP/1.1 100"));
     let stopped = tokio::spawn(server.server.stop(Duration::from_secs(10)));
     let answer = unfinished.answer().await.unwrap();
-    assert_eq!((answer.status, answer.problem().as_str()), (503, "stopping"));
+    assert_eq!(
+        (answer.status, answer.problem().as_str()),
+        (503, "stopping")
+    );
     assert!(answer.header("retry-after").is_some());
     assert_eq!(idle.rest().await, b"");
     assert_eq!(silent.rest().await, b"");
-    tokio::time::timeout(Duration::from_secs(5), stopped).await.expect("no waiting").unwrap();
+    tokio::time::timeout(Duration::from_secs(5), stopped)
+        .await
+        .expect("no waiting")
+        .unwrap();
 }

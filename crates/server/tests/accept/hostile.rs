@@ -14,19 +14,28 @@ async fn a_gzip_bomb_is_refused_by_what_it_would_become() {
     let server = Running::start(Setup::default()).await;
     let bomb = gzip(&vec![b' '; 128 << 20]);
     assert!(bomb.len() < 200_000);
-    for (query, headers) in
-        [("?type=t", ""), ("", "Content-Type: application/x-ndjson\r\n")]
-    {
+    for (query, headers) in [
+        ("?type=t", ""),
+        ("", "Content-Type: application/x-ndjson\r\n"),
+    ] {
         let headers = format!("{headers}Content-Encoding: gzip\r\n");
         let started = Instant::now();
         let answer = server.post(query, &headers, &bomb).await;
-        assert_eq!((answer.status, answer.problem().as_str()), (413, "too-large"));
+        assert_eq!(
+            (answer.status, answer.problem().as_str()),
+            (413, "too-large")
+        );
         assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
     }
     let principal = Principal::new("shop", PrincipalKind::Service, &["ingest".to_owned()]).unwrap();
     server.auth.create(&principal, "test").unwrap();
-    let answer = server.post("?type=t", "Content-Encoding: gzip\r\n", &bomb).await;
-    assert_eq!((answer.status, answer.problem().as_str()), (401, "unauthenticated"));
+    let answer = server
+        .post("?type=t", "Content-Encoding: gzip\r\n", &bomb)
+        .await;
+    assert_eq!(
+        (answer.status, answer.problem().as_str()),
+        (401, "unauthenticated")
+    );
     assert_eq!(server.accepted(), 0);
 }
 
@@ -44,7 +53,10 @@ async fn deep_broad_and_huge_json_is_judged_by_its_bytes() {
         ("9".repeat(1_000_000), 202),
         ("9".repeat(2_000_000), 413),
         (format!("{{{members}\"end\":0}}"), 202),
-        (r#"{"a":9007199254740993,"b":18446744073709551615,"c":1e400}"#.to_owned(), 202),
+        (
+            r#"{"a":9007199254740993,"b":18446744073709551615,"c":1e400}"#.to_owned(),
+            202,
+        ),
     ] {
         let started = Instant::now();
         let answer = server.post("?type=t", "", body.as_bytes()).await;
@@ -56,15 +68,22 @@ async fn deep_broad_and_huge_json_is_judged_by_its_bytes() {
 #[tokio::test]
 async fn an_envelope_of_many_members_is_refused_early() {
     let server = Running::start(Setup::default()).await;
-    let members = |value: &str| -> String {
-        (0..60_000).map(|n| format!(r#","e{n}":{value}"#)).collect()
-    };
+    let members =
+        |value: &str| -> String { (0..60_000).map(|n| format!(r#","e{n}":{value}"#)).collect() };
     for value in ["null", "1"] {
         let body = format!(r#"{{"specversion":"1.0"{}}}"#, members(value));
         let started = Instant::now();
-        let answer =
-            server.post("", "Content-Type: application/cloudevents+json\r\n", body.as_bytes()).await;
-        assert_eq!((answer.status, answer.json()["field"].as_str()), (400, Some("extensions")));
+        let answer = server
+            .post(
+                "",
+                "Content-Type: application/cloudevents+json\r\n",
+                body.as_bytes(),
+            )
+            .await;
+        assert_eq!(
+            (answer.status, answer.json()["field"].as_str()),
+            (400, Some("extensions"))
+        );
         assert!(started.elapsed() < AT_ONCE);
     }
 }

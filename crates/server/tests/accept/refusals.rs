@@ -22,7 +22,13 @@ fn refused(
     expected: (u16, &'static str),
     field: Option<&'static str>,
 ) -> Refused {
-    Refused { query: "", headers: headers.into(), body: body.into(), expected, field }
+    Refused {
+        query: "",
+        headers: headers.into(),
+        body: body.into(),
+        expected,
+        field,
+    }
 }
 
 const MALFORMED: (u16, &str) = (400, "malformed-body");
@@ -30,7 +36,9 @@ const INVALID: (u16, &str) = (400, "invalid-event");
 const REQUEST: (u16, &str) = (400, "invalid-request");
 
 fn structured() -> Vec<Refused> {
-    let with = |members: &str| format!(r#"{{"specversion":"1.0","type":"t","source":"/s","id":"1"{members}}}"#);
+    let with = |members: &str| {
+        format!(r#"{{"specversion":"1.0","type":"t","source":"/s","id":"1"{members}}}"#)
+    };
     let deep = format!("{}{}", "[".repeat(64), "]".repeat(64));
     let many: String = (0..65).map(|n| format!(r#","e{n}":1"#)).collect();
     [
@@ -38,16 +46,48 @@ fn structured() -> Vec<Refused> {
         ("[]", MALFORMED, None),
         ("", MALFORMED, None),
         ("{} {}", INVALID, Some("specversion")),
-        (r#"{"type":"t","source":"/s","id":"1"}"#, INVALID, Some("specversion")),
-        (r#"{"specversion":"0.3","type":"t","source":"/s","id":"1"}"#, INVALID, Some("specversion")),
-        (r#"{"specversion":1.0,"type":"t","source":"/s","id":"1"}"#, INVALID, Some("specversion")),
-        (r#"{"specversion":"1.0","source":"/s","id":"1"}"#, INVALID, Some("type")),
-        (r#"{"specversion":"1.0","type":"t","id":"1"}"#, INVALID, Some("source")),
-        (r#"{"specversion":"1.0","type":"t","source":"/s"}"#, INVALID, Some("id")),
-        (r#"{"specversion":"1.0","type":"t","source":"/s","id":null}"#, INVALID, Some("id")),
+        (
+            r#"{"type":"t","source":"/s","id":"1"}"#,
+            INVALID,
+            Some("specversion"),
+        ),
+        (
+            r#"{"specversion":"0.3","type":"t","source":"/s","id":"1"}"#,
+            INVALID,
+            Some("specversion"),
+        ),
+        (
+            r#"{"specversion":1.0,"type":"t","source":"/s","id":"1"}"#,
+            INVALID,
+            Some("specversion"),
+        ),
+        (
+            r#"{"specversion":"1.0","source":"/s","id":"1"}"#,
+            INVALID,
+            Some("type"),
+        ),
+        (
+            r#"{"specversion":"1.0","type":"t","id":"1"}"#,
+            INVALID,
+            Some("source"),
+        ),
+        (
+            r#"{"specversion":"1.0","type":"t","source":"/s"}"#,
+            INVALID,
+            Some("id"),
+        ),
+        (
+            r#"{"specversion":"1.0","type":"t","source":"/s","id":null}"#,
+            INVALID,
+            Some("id"),
+        ),
         (&with(r#","id":"2""#), INVALID, Some("id")),
         (&with(r#","\u0069d":"2""#), INVALID, Some("id")),
-        (&with(r#","subject":null,"subject":"x""#), INVALID, Some("subject")),
+        (
+            &with(r#","subject":null,"subject":"x""#),
+            INVALID,
+            Some("subject"),
+        ),
         (&with(r#","subject":"""#), INVALID, Some("subject")),
         (&with(r#","subject":5"#), INVALID, Some("subject")),
         (&with(r#","subject":"a\u0000b""#), INVALID, Some("subject")),
@@ -61,9 +101,21 @@ fn structured() -> Vec<Refused> {
         (&with(r#","ext":1,"ext":1"#), INVALID, Some("ext")),
         (&with(&many), INVALID, Some("extensions")),
         (&with(r#","data":1,"data":2"#), INVALID, Some("data")),
-        (&with(r#","data":1,"data_base64":"AA==""#), INVALID, Some("data_base64")),
-        (&with(r#","data_base64":"not base64""#), INVALID, Some("data_base64")),
-        (&with(r#","datacontenttype":"text/plain","data":{}"#), INVALID, Some("data")),
+        (
+            &with(r#","data":1,"data_base64":"AA==""#),
+            INVALID,
+            Some("data_base64"),
+        ),
+        (
+            &with(r#","data_base64":"not base64""#),
+            INVALID,
+            Some("data_base64"),
+        ),
+        (
+            &with(r#","datacontenttype":"text/plain","data":{}"#),
+            INVALID,
+            Some("data"),
+        ),
         (&with(&format!(r#","data":{deep}"#)), MALFORMED, None),
     ]
     .into_iter()
@@ -82,7 +134,12 @@ fn binary_and_plain() -> Vec<Refused> {
     };
     let long = line(&format!("ce-subject: {}", "x".repeat(1025)));
     vec![
-        refused(line("ce-datacontenttype: text/plain"), "", REQUEST, Some("ce-datacontenttype")),
+        refused(
+            line("ce-datacontenttype: text/plain"),
+            "",
+            REQUEST,
+            Some("ce-datacontenttype"),
+        ),
         refused(line("ce-data: x"), "", INVALID, Some("data")),
         refused(line("ce-id: 2"), "", INVALID, Some("id")),
         refused(line("ce-subject: %zz"), "", REQUEST, Some("ce-subject")),
@@ -91,20 +148,55 @@ fn binary_and_plain() -> Vec<Refused> {
         refused(line("ce-my_ext: x"), "", INVALID, Some("my_ext")),
         refused(long, "", INVALID, Some("subject")),
         refused(line("Content-Type: application/json"), "{", MALFORMED, None),
-        refused(BINARY.replace("1.0", "1.1"), "", INVALID, Some("specversion")),
+        refused(
+            BINARY.replace("1.0", "1.1"),
+            "",
+            INVALID,
+            Some("specversion"),
+        ),
         plain("", "", b"{}", INVALID, Some("type")),
         plain("?type=t", "", b"{", MALFORMED, None),
         plain("?type=t", "", b"", MALFORMED, None),
-        plain("?type=t", "Content-Type: text/plain\r\n", b"hello", (415, "unsupported-media"), None),
+        plain(
+            "?type=t",
+            "Content-Type: text/plain\r\n",
+            b"hello",
+            (415, "unsupported-media"),
+            None,
+        ),
         plain("?type=t&colour=red", "", b"1", REQUEST, Some("colour")),
         plain("?type=t&type=u", "", b"1", REQUEST, Some("type")),
         plain("?type=%FF", "", b"1", REQUEST, Some("query")),
-        plain("?type=t", "Idempotency-Key: \"\"\r\n", b"1", REQUEST, Some("idempotency-key")),
+        plain(
+            "?type=t",
+            "Idempotency-Key: \"\"\r\n",
+            b"1",
+            REQUEST,
+            Some("idempotency-key"),
+        ),
         plain("?type=t", BINARY, b"", REQUEST, Some("query")),
         plain("?type=t&access_token=wh_x", "", b"1", REQUEST, None),
-        plain("?type=t", "Content-Encoding: br\r\n", b"1", (415, "unsupported-media"), None),
-        plain("?type=t", "Content-Encoding: gzip, gzip\r\n", b"1", (415, "unsupported-media"), None),
-        plain("?type=t", "Content-Encoding: gzip\r\n", b"not gzip", REQUEST, Some("content-encoding")),
+        plain(
+            "?type=t",
+            "Content-Encoding: br\r\n",
+            b"1",
+            (415, "unsupported-media"),
+            None,
+        ),
+        plain(
+            "?type=t",
+            "Content-Encoding: gzip, gzip\r\n",
+            b"1",
+            (415, "unsupported-media"),
+            None,
+        ),
+        plain(
+            "?type=t",
+            "Content-Encoding: gzip\r\n",
+            b"not gzip",
+            REQUEST,
+            Some("content-encoding"),
+        ),
         refused(
             "Content-Type: application/cloudevents+xml\r\n",
             "",
@@ -121,8 +213,16 @@ async fn every_refusal_says_what_is_wrong_and_accepts_nothing() {
         let answer = server.post(case.query, &case.headers, &case.body).await;
         let shown = String::from_utf8_lossy(&case.body).into_owned();
         let got = (answer.status, answer.problem());
-        assert_eq!((got.0, got.1.as_str()), case.expected, "{}{shown} {answer:?}", case.headers);
-        assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+        assert_eq!(
+            (got.0, got.1.as_str()),
+            case.expected,
+            "{}{shown} {answer:?}",
+            case.headers
+        );
+        assert_eq!(
+            answer.header("content-type"),
+            Some("application/problem+json")
+        );
         let json = answer.json();
         assert_eq!(json["status"], answer.status, "{shown}");
         if let Some(field) = case.field {
@@ -137,18 +237,31 @@ async fn every_refusal_says_what_is_wrong_and_accepts_nothing() {
 async fn a_batch_with_one_bad_event_names_it_and_accepts_nothing() {
     let server = Running::start(Setup::default()).await;
     let event = |n: usize, subject: &str| {
-        format!(r#"{{"specversion":"1.0","type":"t","source":"/s","id":"{n}","subject":"{subject}"}}"#)
+        format!(
+            r#"{{"specversion":"1.0","type":"t","source":"/s","id":"{n}","subject":"{subject}"}}"#
+        )
     };
     for bad in [0, 6, 9] {
-        let events: Vec<_> =
-            (0..10).map(|n| event(n, if n == bad { r"a\u0000b" } else { "fine" })).collect();
-        let answer = server.post("", BATCH, format!("[{}]", events.join(",")).as_bytes()).await;
-        assert_eq!((answer.status, answer.json()["index"].as_u64()), (400, Some(bad as u64)));
+        let events: Vec<_> = (0..10)
+            .map(|n| event(n, if n == bad { r"a\u0000b" } else { "fine" }))
+            .collect();
+        let answer = server
+            .post("", BATCH, format!("[{}]", events.join(",")).as_bytes())
+            .await;
+        assert_eq!(
+            (answer.status, answer.json()["index"].as_u64()),
+            (400, Some(bad as u64))
+        );
         assert_eq!(answer.json()["field"], "subject");
     }
     let many: Vec<_> = (0..1001).map(|n| event(n, "fine")).collect();
-    let answer = server.post("", BATCH, format!("[{}]", many.join(",")).as_bytes()).await;
-    assert_eq!((answer.status, answer.problem().as_str()), (413, "too-large"));
+    let answer = server
+        .post("", BATCH, format!("[{}]", many.join(",")).as_bytes())
+        .await;
+    assert_eq!(
+        (answer.status, answer.problem().as_str()),
+        (413, "too-large")
+    );
     assert_eq!(server.accepted(), 0);
 }
 
@@ -161,9 +274,15 @@ async fn paths_and_methods_that_do_not_exist_are_problems_too() {
         ("GET /problems/nothing HTTP/1.1\r\n", 404, "not-found"),
     ] {
         let answer = server.send(head, b"").await;
-        assert_eq!((answer.status, answer.problem().as_str()), (status, problem), "{head}");
+        assert_eq!(
+            (answer.status, answer.problem().as_str()),
+            (status, problem),
+            "{head}"
+        );
     }
-    let page = server.send("GET /problems/no-route HTTP/1.1\r\n", b"").await;
+    let page = server
+        .send("GET /problems/no-route HTTP/1.1\r\n", b"")
+        .await;
     assert_eq!(page.status, 200);
     assert!(String::from_utf8(page.body).unwrap().contains("routes"));
 }

@@ -109,13 +109,21 @@ async fn every_request_of_the_corpus_is_one_request_or_an_error() {
         let before = server.accepted();
         let mut connection = server.connect().await;
         connection.send(bytes.as_bytes()).await;
-        tokio::io::AsyncWriteExt::shutdown(&mut connection.stream).await.unwrap();
+        tokio::io::AsyncWriteExt::shutdown(&mut connection.stream)
+            .await
+            .unwrap();
         let answers = String::from_utf8_lossy(&connection.rest().await).into_owned();
-        let statuses: Vec<_> =
-            answers.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect();
+        let statuses: Vec<_> = answers
+            .split("HTTP/1.1 ")
+            .skip(1)
+            .map(|answer| &answer[..3])
+            .collect();
         let accepted = server.accepted() - before;
         assert!(statuses.len() <= 1, "{bytes:?} was answered {statuses:?}");
-        assert!(accepted <= 1 && (accepted == 1) == (statuses == ["202"]), "{bytes:?}: {statuses:?}");
+        assert!(
+            accepted <= 1 && (accepted == 1) == (statuses == ["202"]),
+            "{bytes:?}: {statuses:?}"
+        );
     }
 }
 

@@ -40,7 +40,11 @@ impl Default for Setup {
             limits: Limits::default(),
             mode: ParseMode::Strict,
             unmatched: Unmatched::Refuse,
-            routes: vec![RouteRule { name: "all".into(), when: None, to: vec![DestinationId(1)] }],
+            routes: vec![RouteRule {
+                name: "all".into(),
+                when: None,
+                to: vec![DestinationId(1)],
+            }],
             keys: KeyRules::default(),
             openness: Openness::Guarded,
         }
@@ -76,25 +80,45 @@ impl Memory {
         };
         let (before, mut receipts) = (events.len(), Vec::new());
         let mut added: Vec<(u128, Arc<Event>)> = Vec::new();
-        for (index, NewEvent { event, identified, .. }) in new.into_iter().enumerate() {
+        for (
+            index,
+            NewEvent {
+                event, identified, ..
+            },
+        ) in new.into_iter().enumerate()
+        {
             let id = hash::id_hash(&event, 0);
             let place = before + added.len();
             let earlier = identified.then(|| places.get(&id).copied()).flatten();
-            let in_batch = added.iter().position(|(other, _)| identified && *other == id);
+            let in_batch = added
+                .iter()
+                .position(|(other, _)| identified && *other == id);
             let same = |other: &Event| hash::fingerprint(other, 0) == hash::fingerprint(&event, 0);
             match (earlier, in_batch) {
                 (Some(first), _) if same(&events[first]) => {
-                    receipts.push(Receipt { position: position(first), duplicate: true });
+                    receipts.push(Receipt {
+                        position: position(first),
+                        duplicate: true,
+                    });
                 }
                 (Some(first), _) => {
-                    return Err(AppendError::Conflict { index, first: position(first) });
+                    return Err(AppendError::Conflict {
+                        index,
+                        first: position(first),
+                    });
                 }
                 (None, Some(first)) if same(&added[first].1) => {
-                    receipts.push(Receipt { position: position(before + first), duplicate: true });
+                    receipts.push(Receipt {
+                        position: position(before + first),
+                        duplicate: true,
+                    });
                 }
                 (None, Some(first)) => return Err(AppendError::ConflictInBatch { index, first }),
                 (None, None) => {
-                    receipts.push(Receipt { position: position(place), duplicate: false });
+                    receipts.push(Receipt {
+                        position: position(place),
+                        duplicate: false,
+                    });
                     added.push((id, event));
                 }
             }
@@ -140,11 +164,19 @@ impl Running {
         let events = Events::new(accept, auth.clone(), Arc::clone(&metrics));
         let router = wayhold::http::unserved(wayhold::http::pages());
         let front = Arc::new(Front::new(events, router));
-        let listener =
-            Listener::bind(&ListenAddr::Tcp("127.0.0.1:0".parse().unwrap())).await.unwrap();
+        let listener = Listener::bind(&ListenAddr::Tcp("127.0.0.1:0".parse().unwrap()))
+            .await
+            .unwrap();
         let server = Server::start(vec![listener], front, &limits).unwrap();
         let address = server.addresses()[0].to_string();
-        Self { memory, address, metrics, auth, server, folder }
+        Self {
+            memory,
+            address,
+            metrics,
+            auth,
+            server,
+            folder,
+        }
     }
 
     /// How many events are kept.
@@ -170,19 +202,29 @@ impl Running {
 
     /// `POST /v1/events` with these headers (each line ending with CRLF) and body.
     pub(crate) async fn post(&self, query: &str, headers: &str, body: &[u8]) -> Answer {
-        self.send(&format!("POST /v1/events{query} HTTP/1.1\r\n{headers}"), body).await
+        self.send(
+            &format!("POST /v1/events{query} HTTP/1.1\r\n{headers}"),
+            body,
+        )
+        .await
     }
 
     pub(crate) async fn connect(&self) -> Connection {
         let stream = TcpStream::connect(&self.address).await.unwrap();
-        Connection { stream, received: Vec::new() }
+        Connection {
+            stream,
+            received: Vec::new(),
+        }
     }
 }
 
 /// A request whose length is right.
 pub(crate) fn request(head: &str, body: &[u8]) -> Vec<u8> {
-    let mut bytes =
-        format!("{head}Host: localhost\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+    let mut bytes = format!(
+        "{head}Host: localhost\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
     bytes.extend_from_slice(body);
     bytes
 }
@@ -204,7 +246,9 @@ impl Answer {
     pub(crate) fn problem(&self) -> String {
         let json = self.json();
         let kind = json["type"].as_str().unwrap_or_default();
-        kind.strip_prefix("/problems/").unwrap_or_default().to_owned()
+        kind.strip_prefix("/problems/")
+            .unwrap_or_default()
+            .to_owned()
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -229,14 +273,20 @@ impl Connection {
 
     /// The next answer, or `None` when the server closed instead.
     pub(crate) async fn answer(&mut self) -> Option<Answer> {
-        tokio::time::timeout(PATIENCE, self.read_answer()).await.expect("an answer in time")
+        tokio::time::timeout(PATIENCE, self.read_answer())
+            .await
+            .expect("an answer in time")
     }
 
     /// Everything until the server closes.
     pub(crate) async fn rest(&mut self) -> Vec<u8> {
         let mut bytes = std::mem::take(&mut self.received);
         let read = self.stream.read_to_end(&mut bytes);
-        drop(tokio::time::timeout(PATIENCE, read).await.expect("a closed connection in time"));
+        drop(
+            tokio::time::timeout(PATIENCE, read)
+                .await
+                .expect("a closed connection in time"),
+        );
         bytes
     }
 
@@ -248,9 +298,14 @@ impl Connection {
                     self.received.drain(..end + 4);
                     continue;
                 }
-                let answer = Answer { status: head[9..12].parse().unwrap(), head, body: Vec::new() };
-                let length: usize =
-                    answer.header("content-length").map_or(0, |value| value.parse().unwrap());
+                let answer = Answer {
+                    status: head[9..12].parse().unwrap(),
+                    head,
+                    body: Vec::new(),
+                };
+                let length: usize = answer
+                    .header("content-length")
+                    .map_or(0, |value| value.parse().unwrap());
                 if self.received.len() >= end + 4 + length {
                     let body = self.received[end + 4..end + 4 + length].to_vec();
                     self.received.drain(..end + 4 + length);
@@ -265,7 +320,9 @@ impl Connection {
 }
 
 fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
-    bytes.windows(pattern.len()).position(|window| window == pattern)
+    bytes
+        .windows(pattern.len())
+        .position(|window| window == pattern)
 }
 
 /// `bytes` as gzip.

@@ -17,14 +17,26 @@ async fn post_with(server: &Running, token: &str) -> Answer {
 async fn the_first_token_closes_the_door_for_all_without_one() {
     let server = Running::start(Setup::default()).await;
     assert_eq!(server.post("?type=t", "", b"1").await.status, 202);
-    let created = server.auth.create(&principal("shop", "ingest"), "ada").unwrap();
+    let created = server
+        .auth
+        .create(&principal("shop", "ingest"), "ada")
+        .unwrap();
     let answer = server.post("?type=t", "", b"1").await;
-    assert_eq!((answer.status, answer.problem().as_str()), (401, "unauthenticated"));
+    assert_eq!(
+        (answer.status, answer.problem().as_str()),
+        (401, "unauthenticated")
+    );
     assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
     assert_eq!(post_with(&server, &created.token).await.status, 202);
-    let reader = server.auth.create(&principal("viewer", "read"), "ada").unwrap();
+    let reader = server
+        .auth
+        .create(&principal("viewer", "read"), "ada")
+        .unwrap();
     let answer = post_with(&server, &reader.token).await;
-    assert_eq!((answer.status, answer.problem().as_str()), (403, "forbidden"));
+    assert_eq!(
+        (answer.status, answer.problem().as_str()),
+        (403, "forbidden")
+    );
     server.auth.revoke(&created.record.prefix, "ada").unwrap();
     assert_eq!(post_with(&server, &created.token).await.status, 401);
 }
@@ -32,7 +44,10 @@ async fn the_first_token_closes_the_door_for_all_without_one() {
 #[tokio::test]
 async fn guesses_are_refused_and_then_slowed() {
     let server = Running::start(Setup::default()).await;
-    let created = server.auth.create(&principal("shop", "ingest"), "ada").unwrap();
+    let created = server
+        .auth
+        .create(&principal("shop", "ingest"), "ada")
+        .unwrap();
     let prefix = &created.record.prefix;
     let mut statuses = Vec::new();
     for n in 0..40 {
@@ -46,19 +61,29 @@ async fn guesses_are_refused_and_then_slowed() {
     }
     assert_eq!(statuses[..30], [401; 30]);
     assert_eq!(statuses[30..], [429; 10]);
-    assert_eq!(post_with(&server, &created.token).await.status, 202, "the right one still works");
+    assert_eq!(
+        post_with(&server, &created.token).await.status,
+        202,
+        "the right one still works"
+    );
 }
 
 #[tokio::test]
 async fn no_token_bytes_reach_the_disk() {
     let server = Running::start(Setup::default()).await;
-    let created = server.auth.create(&principal("shop", "ingest"), "ada").unwrap();
+    let created = server
+        .auth
+        .create(&principal("shop", "ingest"), "ada")
+        .unwrap();
     let secret = created.token.rsplit('_').next().unwrap().as_bytes();
     for entry in std::fs::read_dir(server.folder()).unwrap() {
         let path = entry.unwrap().path();
         if path.is_file() {
             let bytes = std::fs::read(&path).unwrap();
-            assert!(!bytes.windows(secret.len()).any(|window| window == secret), "{path:?}");
+            assert!(
+                !bytes.windows(secret.len()).any(|window| window == secret),
+                "{path:?}"
+            );
         }
     }
 }
@@ -72,7 +97,11 @@ async fn web_pages_cannot_act_for_the_local_user() {
         ("Origin: http://localhost\r\n", 202),
         ("", 202),
     ] {
-        assert_eq!(server.post("?type=t", headers, b"1").await.status, status, "{headers}");
+        assert_eq!(
+            server.post("?type=t", headers, b"1").await.status,
+            status,
+            "{headers}"
+        );
     }
     let mut connection = server.connect().await;
     connection
@@ -83,8 +112,18 @@ async fn web_pages_cannot_act_for_the_local_user() {
 
 #[tokio::test]
 async fn an_open_server_says_so_with_every_answer() {
-    let server = Running::start(Setup { openness: Openness::Open, ..Setup::default() }).await;
-    for head in ["POST /v1/events?type=t HTTP/1.1\r\n", "GET /nothing HTTP/1.1\r\n"] {
-        assert_eq!(server.send(head, b"1").await.header("wayhold-auth"), Some("off"));
+    let server = Running::start(Setup {
+        openness: Openness::Open,
+        ..Setup::default()
+    })
+    .await;
+    for head in [
+        "POST /v1/events?type=t HTTP/1.1\r\n",
+        "GET /nothing HTTP/1.1\r\n",
+    ] {
+        assert_eq!(
+            server.send(head, b"1").await.header("wayhold-auth"),
+            Some("off")
+        );
     }
 }
