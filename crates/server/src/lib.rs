@@ -10,6 +10,7 @@ pub mod config;
 pub mod dispatch;
 pub mod http;
 pub mod ingest;
+pub mod redelivery;
 pub mod sink;
 pub mod telemetry;
 

@@ -11,12 +11,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tracing::{error, warn};
 use wayhold_model::{Clock, DestinationId, Position, StoredEvent};
-use wayhold_store::{CatalogError, DeadLetter, DestinationRecord, ReadError, RunState, Store};
+use wayhold_store::{CatalogError, DeadLetter, DestinationRecord, LetterError, RunState, Store};
 
 use super::lane::{Command, LaneTask, Parts};
 use super::snapshot::LaneSnapshot;
 use crate::clock::Entropy;
-use crate::config::DeliveryPolicy;
+use crate::config::{DeliveryPolicy, OnDeadLetter};
 use crate::sink::Sink;
 use crate::telemetry::metrics::Metrics;
 
@@ -95,10 +95,12 @@ impl Dispatcher {
     ///
     /// # Errors
     /// When dead letters cannot be read; nothing was started then.
-    pub fn start(around: &Surroundings, targets: Vec<Target>) -> Result<Self, ReadError> {
+    pub fn start(around: &Surroundings, targets: Vec<Target>) -> Result<Self, LetterError> {
         let mut lanes = BTreeMap::new();
         let mut tasks = JoinSet::new();
-        for Target { record, service } in targets {
+        for target in targets {
+            let holds = holds_of(&around.store, &target)?;
+            let Target { record, service } = target;
             let (commands, received) = mpsc::channel(COMMANDS_MAX);
             lanes.insert(
                 record.id,
@@ -108,7 +110,7 @@ impl Dispatcher {
                 },
             );
             let lane = LaneTask::new(Parts {
-                dead: dead_of(&around.store, &record)?,
+                holds,
                 reader: around.store.lane(record.id),
                 record,
                 service,
@@ -312,14 +314,30 @@ impl Inner {
 /// How long after the grace lanes may take to make the last records durable.
 const LATE_MAX: Duration = Duration::from_secs(4);
 
-/// Positions and keys of a destination's dead letters, which may hold their keys.
-fn dead_of(
-    store: &Store,
-    record: &DestinationRecord,
-) -> Result<Vec<(Position, Option<u64>)>, ReadError> {
-    let _ = (store, record);
-    Ok(Vec::new())
+/// Positions and keys of a destination's dead letters, where they hold their keys. Those under redrive
+/// hold nothing: the lane sends them first.
+fn holds_of(store: &Store, target: &Target) -> Result<Vec<(Position, Option<u64>)>, LetterError> {
+    let holds = |service: &Service| service.policy.on_dead_letter == OnDeadLetter::Hold;
+    if !target.service.as_ref().is_some_and(holds) {
+        return Ok(Vec::new());
+    }
+    let mut held = Vec::new();
+    let mut after = None;
+    loop {
+        let letters = store
+            .dead_letters()
+            .list(Some(target.record.id), after, LETTERS_READ_MAX)?;
+        let Some(last) = letters.last() else {
+            return Ok(held);
+        };
+        after = Some(last.id);
+        let dead = letters.iter().filter(|letter| !letter.redriving);
+        held.extend(dead.map(|letter| (letter.event.position, letter.event.key_hash)));
+    }
 }
+
+/// Most dead letters read at once: each brings its event along, of which only the key is wanted.
+const LETTERS_READ_MAX: usize = 256;
 
 /// Adds to a snapshot what only the events themselves tell. Blocking.
 fn name_events(store: &Store, snapshot: &mut LaneSnapshot) {

@@ -50,8 +50,8 @@ pub(super) struct Parts {
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) entropy: Arc<dyn Entropy>,
-    /// Dead letters at the start, as position and key.
-    pub(super) dead: Vec<(Position, Option<u64>)>,
+    /// Dead letters that hold their keys, as position and key.
+    pub(super) holds: Vec<(Position, Option<u64>)>,
     pub(super) commands: mpsc::Receiver<Command>,
 }
 
@@ -155,7 +155,7 @@ impl LaneTask {
             metrics,
             clock,
             entropy,
-            dead,
+            holds,
             commands,
         } = parts;
         let (policy, sink) = match service {
@@ -171,7 +171,7 @@ impl LaneTask {
             in_flight_per_key: policy.in_flight_per_key.max(1),
             blocked_max: policy.max_blocked_keys.max(1),
         });
-        for (position, key) in dead {
+        for (position, key) in holds {
             order.found_dead(position, key);
         }
         let repeatable = if handle.stopped_uncleanly() {
