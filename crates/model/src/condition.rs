@@ -174,7 +174,9 @@ fn check(expression: &Expression, depth_left: usize) -> Result<(), InvalidCondit
             .elements
             .iter()
             .try_for_each(|element| check(element, depth_left)),
-        Expr::Select(_) => Err(InvalidCondition::Beyond("selection of fields")),
+        Expr::Select(_) => Err(InvalidCondition::Beyond(
+            "selection of fields; conditions do not see data",
+        )),
         Expr::Comprehension(_) => Err(InvalidCondition::Beyond("loops")),
         Expr::Map(_) | Expr::Struct(_) => Err(InvalidCondition::Beyond("maps and structures")),
         Expr::Unspecified => Err(InvalidCondition::Syntax("it is not complete".to_owned())),

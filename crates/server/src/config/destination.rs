@@ -132,7 +132,7 @@ impl DestinationConfig {
         section: &mut Section<'_, '_, '_>,
     ) -> Option<Self> {
         let name = name.parse::<DestinationName>().map_err(|error| {
-            section.problem("", format!("{error} (the name is {name:?})"));
+            section.problem("", error.to_string());
         });
         let kind = section.require::<Kind>("kind", "\"webhook\"")?;
         let defaults = match kind {

@@ -13,7 +13,7 @@ use crate::config::listen::ListenAddr;
 use crate::config::problem::{Origin, Problem, Problems};
 use crate::config::quantity::{Size, show_size};
 use crate::config::section::{Reading, Section, ShownValue};
-use crate::config::setting::Setting;
+use crate::config::setting::{Fault, Setting};
 use crate::config::settings::{
     Config, IngestConfig, LogConfig, NetworkConfig, Route, read_keys, read_store,
 };
@@ -84,8 +84,15 @@ pub fn load(
     set_delivered(&mut tree);
 
     let mut reading = Reading::new(environment);
-    let config = reading.whole(&tree, |section| read_config(section, overrides.no_auth));
+    let origin = path.map_or(Origin::Default, |path| Origin::File {
+        path: path.into(),
+        line: 1,
+    });
+    let config = reading.whole(origin, &tree, |section| {
+        read_config(section, overrides.no_auth)
+    });
     problems.append(&mut reading.problems);
+    problems.sort_by(|one, other| one.origin.reading_order(&other.origin));
     if problems.is_empty() {
         Ok(Loaded {
             config,
@@ -191,7 +198,10 @@ fn read_files(path: &Path, problems: &mut Vec<Problem>) -> Result<Table, Vec<Pro
         add: None,
     };
     let included = Vec::<PathBuf>::read(&include);
-    let included = included.map_err(|message| vec![unfit(&include.origin, &message)])?;
+    let included = included.map_err(|faults| {
+        let told = |fault: Fault| unfit(&include.origin, &fault.message);
+        faults.0.into_iter().map(told).collect::<Vec<_>>()
+    })?;
     if included.len() > INCLUDES_MAX {
         let message = format!("expected at most {INCLUDES_MAX} files");
         return Err(vec![unfit(&include.origin, &message)]);

@@ -20,6 +20,9 @@ pub mod settings;
 pub mod example;
 pub mod load;
 
+#[cfg(test)]
+mod tests;
+
 pub use destination::{
     DeliveryPolicy, DestinationConfig, DestinationName, OnDeadLetter, OnFailure, SinkConfig,
 };

@@ -1,5 +1,6 @@
 //! Where a value came from, and what is wrong with it.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,6 +36,18 @@ impl Origin {
                 .parent()
                 .map_or_else(|| path.into(), |folder| folder.join(path)),
             Self::Default | Self::Environment(_) | Self::Flag(_) => path.into(),
+        }
+    }
+
+    /// Orders places as a person reads them: lines of a file from the top, then everything else.
+    pub(crate) fn reading_order(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            (Self::File { path: a, line: x }, Self::File { path: b, line: y }) => {
+                (a, x).cmp(&(b, y))
+            }
+            (Self::File { .. }, _) => Ordering::Less,
+            (_, Self::File { .. }) => Ordering::Greater,
+            _ => Ordering::Equal,
         }
     }
 }

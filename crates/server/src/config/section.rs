@@ -12,7 +12,7 @@ use crate::config::environment::Environment;
 use crate::config::problem::{Origin, Problem};
 use crate::config::quantity::Size;
 use crate::config::secret::Secret;
-use crate::config::setting::{Setting, text_of};
+use crate::config::setting::{Faults, Setting, text_of};
 use crate::config::tree::{Node, Table, Value, inline, join};
 
 /// Longest secret, in bytes: private keys are the longest that anybody configures.
@@ -78,10 +78,11 @@ impl<'e> Reading<'e> {
     /// Reads the whole tree.
     pub(crate) fn whole<R>(
         &mut self,
+        origin: Origin,
         table: &Table,
         read: impl FnOnce(&mut Section<'_, '_, 'e>) -> R,
     ) -> R {
-        read_section(self, String::new(), Origin::Default, Some(table), read)
+        read_section(self, String::new(), origin, Some(table), read)
     }
 }
 
@@ -312,8 +313,14 @@ impl<'t, 'e> Section<'t, '_, 'e> {
                 self.show(key, value.show(), node.origin.clone());
                 Ok(value)
             }
-            Err(message) => {
-                self.problem_at(node.origin.clone(), key, message);
+            Err(Faults(faults)) => {
+                for fault in faults {
+                    let (key, origin) = match fault.element {
+                        Some((index, origin)) => (format!("{key}[{index}]"), origin),
+                        None => (key.to_owned(), node.origin.clone()),
+                    };
+                    self.problem_at(origin, &key, fault.message);
+                }
                 Err(Absent::Invalid)
             }
         }

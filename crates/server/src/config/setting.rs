@@ -1,5 +1,6 @@
 //! What a value of the tree can be read as.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use serde_json::Value as Json;
 use wayhold_model::condition::Condition;
 use wayhold_model::template::Template;
 
-use crate::config::destination::DestinationName;
-use crate::config::listen::ListenAddr;
+use crate::config::destination::{DestinationName, InvalidName};
+use crate::config::listen::{InvalidListenAddr, ListenAddr};
+use crate::config::problem::Origin;
 use crate::config::quantity::{Size, parse_duration, parse_size, show_duration, show_size};
 use crate::config::tree::{Node, Value, inline};
 
@@ -18,11 +20,33 @@ pub(crate) trait Setting: Sized {
     /// Reads it.
     ///
     /// # Errors
-    /// Says what was expected.
-    fn read(node: &Node) -> Result<Self, String>;
+    /// Says what was expected, of a list for each element.
+    fn read(node: &Node) -> Result<Self, Faults>;
 
     /// Shows it as the file would write it.
     fn show(&self) -> Json;
+}
+
+/// What is wrong with a value; never empty.
+pub(crate) struct Faults(pub(crate) Vec<Fault>);
+
+/// What was expected of a value, or of one element of a list.
+pub(crate) struct Fault {
+    /// The element's number and place.
+    pub(crate) element: Option<(usize, Origin)>,
+    /// What was expected.
+    pub(crate) message: String,
+}
+
+impl Faults {
+    /// One fault of the value as a whole.
+    pub(crate) fn new(message: impl Display) -> Self {
+        let message = message.to_string();
+        Self(vec![Fault {
+            element: None,
+            message,
+        }])
+    }
 }
 
 /// A closed choice, written as one of a few words.
@@ -32,7 +56,7 @@ pub(crate) trait Choice: Copy + PartialEq + 'static {
 }
 
 impl<T: Choice> Setting for T {
-    fn read(node: &Node) -> Result<Self, String> {
+    fn read(node: &Node) -> Result<Self, Faults> {
         let text = text_of(node).unwrap_or_default();
         let found = T::WORDS.iter().find(|(word, _)| *word == text);
         found.map(|(_, value)| *value).ok_or_else(|| {
@@ -40,7 +64,11 @@ impl<T: Choice> Setting for T {
                 .iter()
                 .map(|(word, _)| format!("{word:?}"))
                 .collect();
-            format!("expected {}{}", words.join(" or "), instead_of(node))
+            Faults::new(format!(
+                "expected one of {}{}",
+                words.join(", "),
+                instead_of(node)
+            ))
         })
     }
 
@@ -51,10 +79,12 @@ impl<T: Choice> Setting for T {
 }
 
 impl Setting for String {
-    fn read(node: &Node) -> Result<Self, String> {
-        let text = text_of(node).ok_or_else(|| format!("expected a text{}", instead_of(node)))?;
+    fn read(node: &Node) -> Result<Self, Faults> {
+        let Some(text) = text_of(node) else {
+            return Err(Faults::new(format!("expected a text{}", instead_of(node))));
+        };
         if text.chars().any(char::is_control) {
-            return Err("expected a text without control characters".to_owned());
+            return Err(Faults::new("expected a text without control characters"));
         }
         Ok(text.to_owned())
     }
@@ -64,15 +94,20 @@ impl Setting for String {
     }
 }
 
-/// A count, or another whole number that is not negative.
+/// A whole number that is not negative.
 impl Setting for u64 {
-    fn read(node: &Node) -> Result<Self, String> {
-        let number = match &node.value {
-            Value::Integer(number) => u64::try_from(*number).ok(),
-            Value::Untyped(text) => text.parse().ok(),
-            _ => None,
-        };
-        number.ok_or_else(|| format!("expected a whole number{}", instead_of(node)))
+    fn read(node: &Node) -> Result<Self, Faults> {
+        match &node.value {
+            Value::Integer(number) => Self::try_from(*number)
+                .map_err(|_| Faults::new(format!("expected no negative number, not {number}"))),
+            Value::Untyped(text) => text
+                .parse()
+                .map_err(|_| Faults::new("expected a whole number")),
+            _ => Err(Faults::new(format!(
+                "expected a whole number{}",
+                instead_of(node)
+            ))),
+        }
     }
 
     fn show(&self) -> Json {
@@ -81,11 +116,11 @@ impl Setting for u64 {
 }
 
 impl Setting for usize {
-    fn read(node: &Node) -> Result<Self, String> {
+    fn read(node: &Node) -> Result<Self, Faults> {
         let number = u64::read(node)?;
         number
             .try_into()
-            .map_err(|_| "expected a smaller number".to_owned())
+            .map_err(|_| Faults::new(format!("expected at most {}", Self::MAX)))
     }
 
     fn show(&self) -> Json {
@@ -94,11 +129,11 @@ impl Setting for usize {
 }
 
 impl Setting for u32 {
-    fn read(node: &Node) -> Result<Self, String> {
+    fn read(node: &Node) -> Result<Self, Faults> {
         let number = u64::read(node)?;
         number
             .try_into()
-            .map_err(|_| format!("expected at most {}", u32::MAX))
+            .map_err(|_| Faults::new(format!("expected at most {}", Self::MAX)))
     }
 
     fn show(&self) -> Json {
@@ -107,8 +142,8 @@ impl Setting for u32 {
 }
 
 impl Setting for Duration {
-    fn read(node: &Node) -> Result<Self, String> {
-        parse_duration(text_of(node).unwrap_or_default()).map_err(|error| error.to_string())
+    fn read(node: &Node) -> Result<Self, Faults> {
+        parse_duration(text_of(node).unwrap_or_default()).map_err(Faults::new)
     }
 
     fn show(&self) -> Json {
@@ -117,8 +152,8 @@ impl Setting for Duration {
 }
 
 impl Setting for Size {
-    fn read(node: &Node) -> Result<Self, String> {
-        parse_size(text_of(node).unwrap_or_default()).map_err(|error| error.to_string())
+    fn read(node: &Node) -> Result<Self, Faults> {
+        parse_size(text_of(node).unwrap_or_default()).map_err(Faults::new)
     }
 
     fn show(&self) -> Json {
@@ -128,10 +163,10 @@ impl Setting for Size {
 
 /// A path; relative to the file that names it.
 impl Setting for PathBuf {
-    fn read(node: &Node) -> Result<Self, String> {
+    fn read(node: &Node) -> Result<Self, Faults> {
         let text = String::read(node)?;
         if text.is_empty() {
-            return Err("expected a path".to_owned());
+            return Err(Faults::new("expected a path"));
         }
         Ok(node.origin.resolve(&text))
     }
@@ -142,11 +177,9 @@ impl Setting for PathBuf {
 }
 
 impl Setting for ListenAddr {
-    fn read(node: &Node) -> Result<Self, String> {
+    fn read(node: &Node) -> Result<Self, Faults> {
         let address = text_of(node).unwrap_or_default().parse();
-        match address
-            .map_err(|error: crate::config::listen::InvalidListenAddr| error.to_string())?
-        {
+        match address.map_err(|error: InvalidListenAddr| Faults::new(error))? {
             Self::Unix(path) => Ok(Self::Unix(node.origin.resolve(&path.to_string_lossy()))),
             tcp @ Self::Tcp(_) => Ok(tcp),
         }
@@ -158,17 +191,18 @@ impl Setting for ListenAddr {
 }
 
 impl Setting for IpNet {
-    fn read(node: &Node) -> Result<Self, String> {
-        let text = text_of(node).unwrap_or_default();
-        let network: Self = text
-            .parse()
-            .map_err(|_| "expected a network such as \"10.0.0.0/8\" or \"::1/128\"".to_owned())?;
+    fn read(node: &Node) -> Result<Self, Faults> {
+        let Ok(network) = text_of(node).unwrap_or_default().parse::<Self>() else {
+            return Err(Faults::new(
+                "expected a network such as \"10.0.0.0/8\" or \"::1/128\"",
+            ));
+        };
         // "10.1.2.3/8" more often means one host than the network that it would be read as.
         if network.trunc() != network {
-            return Err(format!(
-                "expected \"{}\": host bits are set",
-                network.trunc()
-            ));
+            let network = network.trunc();
+            return Err(Faults::new(format!(
+                "expected \"{network}\": host bits are set"
+            )));
         }
         Ok(network)
     }
@@ -179,9 +213,9 @@ impl Setting for IpNet {
 }
 
 impl Setting for DestinationName {
-    fn read(node: &Node) -> Result<Self, String> {
+    fn read(node: &Node) -> Result<Self, Faults> {
         let name = text_of(node).unwrap_or_default().parse();
-        name.map_err(|error: crate::config::destination::InvalidName| error.to_string())
+        name.map_err(|error: InvalidName| Faults::new(error))
     }
 
     fn show(&self) -> Json {
@@ -190,14 +224,12 @@ impl Setting for DestinationName {
 }
 
 impl Setting for Condition {
-    fn read(node: &Node) -> Result<Self, String> {
-        let text = text_of(node).ok_or_else(|| {
-            format!(
-                "expected a condition such as 'type == \"order\"'{}",
-                instead_of(node)
-            )
-        })?;
-        Self::compile(text).map_err(|error| error.to_string())
+    fn read(node: &Node) -> Result<Self, Faults> {
+        let Some(text) = text_of(node) else {
+            let example = "expected a condition such as 'type == \"order\"'";
+            return Err(Faults::new(format!("{example}{}", instead_of(node))));
+        };
+        Self::compile(text).map_err(Faults::new)
     }
 
     fn show(&self) -> Json {
@@ -205,10 +237,10 @@ impl Setting for Condition {
     }
 }
 
-/// A template over attributes alone. One that reads data is read by `key_template`.
+/// A template over attributes alone; `DataTemplate` reads data too.
 impl Setting for Template {
-    fn read(node: &Node) -> Result<Self, String> {
-        Self::parse_attributes(&String::read(node)?).map_err(|error| error.to_string())
+    fn read(node: &Node) -> Result<Self, Faults> {
+        Self::parse_attributes(&String::read(node)?).map_err(Faults::new)
     }
 
     fn show(&self) -> Json {
@@ -217,13 +249,13 @@ impl Setting for Template {
 }
 
 /// A template over attributes and data: the ordering key's.
-#[derive(Clone, Debug)]
 pub(crate) struct DataTemplate(pub(crate) Template);
 
 impl Setting for DataTemplate {
-    fn read(node: &Node) -> Result<Self, String> {
-        let template = Template::parse(&String::read(node)?);
-        template.map(Self).map_err(|error| error.to_string())
+    fn read(node: &Node) -> Result<Self, Faults> {
+        Template::parse(&String::read(node)?)
+            .map(Self)
+            .map_err(Faults::new)
     }
 
     fn show(&self) -> Json {
@@ -233,20 +265,41 @@ impl Setting for DataTemplate {
 
 /// A list. An environment variable that is no list in TOML's form is a list of one.
 impl<T: Setting> Setting for Vec<T> {
-    fn read(node: &Node) -> Result<Self, String> {
-        let wanted = || format!("expected a list{}", instead_of(node));
+    fn read(node: &Node) -> Result<Self, Faults> {
         match &node.value {
-            Value::List(elements) => elements.iter().map(T::read).collect(),
+            Value::List(elements) => read_elements(elements),
             Value::Untyped(text) => match inline(text, &node.origin) {
-                Some(Value::List(elements)) => elements.iter().map(T::read).collect(),
+                Some(Value::List(elements)) => read_elements(&elements),
                 _ => Ok(vec![T::read(node)?]),
             },
-            _ => Err(wanted()),
+            other => Err(Faults::new(format!(
+                "expected a list, not {}",
+                other.kind()
+            ))),
         }
     }
 
     fn show(&self) -> Json {
         self.iter().map(Setting::show).collect()
+    }
+}
+
+fn read_elements<T: Setting>(elements: &[Node]) -> Result<Vec<T>, Faults> {
+    let mut values = Vec::new();
+    let mut faults = Vec::new();
+    for (index, node) in elements.iter().enumerate() {
+        match T::read(node) {
+            Ok(value) => values.push(value),
+            Err(Faults(of_element)) => faults.extend(of_element.into_iter().map(|fault| Fault {
+                element: Some((index, node.origin.clone())),
+                message: fault.message,
+            })),
+        }
+    }
+    if faults.is_empty() {
+        Ok(values)
+    } else {
+        Err(Faults(faults))
     }
 }
 

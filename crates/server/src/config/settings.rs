@@ -225,10 +225,11 @@ impl Route {
                 .find("name")
                 .unwrap_or_else(|| section.path().to_owned());
             let when = section.find("when");
-            let to: Vec<DestinationName> = section.require("to", "[\"NAME\"]").unwrap_or_default();
-            if to.is_empty() && section.has("to") {
+            let to = section.require::<Vec<DestinationName>>("to", "[\"NAME\"]");
+            if to.as_ref().is_some_and(Vec::is_empty) {
                 section.problem("to", "expected names of destinations");
             }
+            let to = to.unwrap_or_default();
             for absent in to
                 .iter()
                 .filter(|name| !destinations.iter().any(|d| d == name.as_str()))
