@@ -220,3 +220,234 @@ fn kind_of(value: &Value) -> &'static str {
         _ => "another kind of value",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::EventParts;
+
+    fn parts() -> EventParts<'static> {
+        EventParts {
+            id: "7",
+            source: "/shop",
+            kind: "com.example.order",
+            subject: "order-42",
+            extensions: r#"{"priority":3,"urgent":true,"tenant":"acme"}"#,
+            ..EventParts::default()
+        }
+    }
+
+    fn compile(text: &str) -> Condition {
+        Condition::compile(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn conditions_read_attributes_as_texts() {
+        for (text, expected, simple) in [
+            ("type == 'com.example.order'", true, true),
+            ("'com.example.order' == type", true, true),
+            (
+                "type.startsWith(\"com.example.\") && source != \"/test\"",
+                true,
+                true,
+            ),
+            (
+                "subject.endsWith('42') || subject.contains('x')",
+                true,
+                true,
+            ),
+            ("!(subject in ['a', 'order-42'])", false, true),
+            ("subject in []", false, true),
+            ("'b' > subject", false, true),
+            ("id < '8' && id >= '7'", true, true),
+            ("true", true, true),
+            ("dataschema == ''", true, true),
+            ("tenant == 'acme'", true, true),
+            ("priority == '3' && urgent == 'true'", true, true),
+            ("nobodysentthis == ''", true, true),
+            ("key == ''", true, true),
+            ("size(subject) == 8", true, false),
+            ("int(priority) > 2", true, false),
+            ("priority == 3", false, false),
+            ("subject == 'order-' + '42'", true, false),
+            ("tenant == 'acme' ? urgent == 'true' : false", true, false),
+            ("source == type", false, false),
+            ("subject in ['a', type]", false, false),
+        ] {
+            let condition = compile(text);
+            assert_eq!(condition.holds(&parts()), Ok(expected), "{text}");
+            assert_eq!(
+                matches!(condition.0.form, Form::Simple(_)),
+                simple,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_event_answers_as_the_parts_it_was_made_from() {
+        let event = crate::Event::new(&parts()).unwrap();
+        for text in [
+            "priority == '3'",
+            "int(priority) == 3",
+            "tenant != ''",
+            "key == ''",
+        ] {
+            assert_eq!(compile(text).holds(&event), Ok(true), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_condition_without_answer_says_why() {
+        for (text, expected) in [
+            ("subject", "expected true or false, but it gives a text"),
+            (
+                "size(subject)",
+                "expected true or false, but it gives a number",
+            ),
+            ("[type]", "expected true or false, but it gives a list"),
+        ] {
+            assert_eq!(
+                compile(text).holds(&parts()).unwrap_err().to_string(),
+                expected
+            );
+        }
+        for text in [
+            "int(subject) > 3",
+            "subject > 3",
+            "1 / 0 == 1",
+            "unknown(subject)",
+        ] {
+            let failure = compile(text).holds(&parts()).unwrap_err();
+            assert!(
+                matches!(failure, ConditionFailure::Evaluation(_)),
+                "{text}: {failure}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_costs_too_much_or_has_no_meaning_is_refused_at_once() {
+        let beyond = InvalidCondition::Beyond;
+        for (text, expected) in [
+            ("[1].all(x, x > 0)".to_owned(), beyond("loops")),
+            ("[1].map(x, x)".to_owned(), beyond("loops")),
+            (
+                "{'a': 1}.a == 1".to_owned(),
+                beyond("selection of fields; conditions do not see data"),
+            ),
+            ("{'a': 1} == {}".to_owned(), beyond("maps and structures")),
+            (
+                "Type == ''".to_owned(),
+                InvalidCondition::Name("Type".to_owned()),
+            ),
+            (
+                "data == ''".to_owned(),
+                InvalidCondition::Name("data".to_owned()),
+            ),
+            (
+                "partition_key == ''".to_owned(),
+                InvalidCondition::Name("partition_key".to_owned()),
+            ),
+            (" ".repeat(2049), InvalidCondition::TooLong),
+            (
+                format!("{}true{}", "(".repeat(33), ")".repeat(33)),
+                InvalidCondition::TooDeep,
+            ),
+            (
+                format!("''{} == ''", " + ''".repeat(33)),
+                InvalidCondition::TooDeep,
+            ),
+        ] {
+            assert_eq!(Condition::compile(&text).map(drop), Err(expected), "{text}");
+        }
+        for text in ["", "type =", "type = 'x'", "'", "type == 'x' type", "\u{0}"] {
+            let refusal = Condition::compile(text).map(drop);
+            assert!(
+                matches!(refusal, Err(InvalidCondition::Syntax(_))),
+                "{text:?}: {refusal:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_longest_condition_can_be_read() {
+        for text in [
+            format!("type == ''{}", " || id == 'x'".repeat(150)),
+            format!("!{}true", "!".repeat(2000)),
+            format!("type in [{}'']", "'',".repeat(600)),
+        ] {
+            compile(&text).holds(&parts()).unwrap();
+        }
+        // Deep by operators, not by brackets: the parser itself must survive them.
+        drop(Condition::compile(&"1+".repeat(1023)));
+        drop(Condition::compile(&format!("id{}", ".a".repeat(1022))));
+        drop(Condition::compile(&format!("id{}", "[0]".repeat(680))));
+        drop(Condition::compile(&"a?".repeat(1023)));
+        drop(Condition::compile(&"-".repeat(2048)));
+    }
+
+    /// Conditions that run without the interpreter.
+    fn simple_condition() -> impl Strategy<Value = String> {
+        let name = prop::sample::select(vec![
+            "type", "source", "subject", "tenant", "absent", "priority",
+        ]);
+        let text = prop::sample::select(vec![
+            "",
+            "a",
+            "b",
+            "/shop",
+            "acme",
+            "3",
+            "com.",
+            "\u{e9}",
+            "\u{1F4A9}",
+        ]);
+        let operator = prop::sample::select(vec!["==", "!=", "<", "<=", ">", ">="]);
+        let function = prop::sample::select(vec!["startsWith", "endsWith", "contains"]);
+        let leaf = prop_oneof![
+            (name.clone(), operator.clone(), text.clone())
+                .prop_map(|(name, operator, text)| format!("{name} {operator} '{text}'")),
+            (text.clone(), operator, name.clone())
+                .prop_map(|(text, operator, name)| format!("'{text}' {operator} {name}")),
+            (name.clone(), function, text.clone())
+                .prop_map(|(name, function, text)| format!("{name}.{function}('{text}')")),
+            (name, text.clone(), text)
+                .prop_map(|(name, one, two)| format!("{name} in ['{one}', '{two}']")),
+            Just("true".to_owned()),
+        ];
+        leaf.prop_recursive(3, 12, 2, |inner| {
+            prop_oneof![
+                (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a} && {b})")),
+                (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a} || {b})")),
+                inner.prop_map(|a| format!("!({a})")),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn both_forms_give_the_same_answer(
+            text in simple_condition(),
+            kind in prop::sample::select(vec!["a", "b", "com.example", "\u{e9}"]),
+            subject in prop::sample::select(vec!["", "a", "acme", "\u{1F4A9}"]),
+        ) {
+            let event = EventParts { kind, subject, ..parts() };
+            let condition = compile(&text);
+            prop_assert!(matches!(condition.0.form, Form::Simple(_)), "{}", text);
+            let expression = environment().parser().parse(&text).unwrap();
+            prop_assert_eq!(condition.holds(&event), interpret(&expression, &event), "{}", text);
+        }
+
+        #[test]
+        fn no_text_does_harm(text in "[a-z '\"()!=&|.,0-9\\[\\]{}?:+-]{0,80}") {
+            if let Ok(condition) = Condition::compile(&text) {
+                drop(condition.holds(&parts()));
+            }
+        }
+    }
+}

@@ -93,3 +93,129 @@ fn partition_key<'a>(parts: &'a EventParts<'_>) -> Cow<'a, str> {
     }
     parts.attribute(&AttributeName::Extension("partitionkey".into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> KeyRules {
+        let rule = |when: Option<&str>, key: &str| KeyRule {
+            name: "keys".to_owned(),
+            when: when.map(|text| Condition::compile(text).unwrap()),
+            key: Template::parse(key).unwrap(),
+        };
+        KeyRules::new([
+            rule(Some("type == 'stock'"), "{/data/warehouse}/{/data/item}"),
+            rule(Some("type == 'bad' && int(subject) > 0"), "{subject}"),
+            rule(None, "{subject}"),
+        ])
+    }
+
+    fn stock() -> EventParts<'static> {
+        EventParts {
+            kind: "stock",
+            subject: "s",
+            content_type: "application/json",
+            data: br#"{"warehouse":"W1","item":7}"#.as_slice().into(),
+            ..EventParts::default()
+        }
+    }
+
+    #[test]
+    fn the_key_comes_from_the_event_then_the_extension_then_the_first_rule_that_applies() {
+        let partition = r#"{"partitionkey":"p"}"#;
+        for (parts, expected) in [
+            (
+                EventParts {
+                    key: "k",
+                    extensions: partition,
+                    ..stock()
+                },
+                Some("k"),
+            ),
+            (
+                EventParts {
+                    extensions: partition,
+                    ..stock()
+                },
+                Some("p"),
+            ),
+            (
+                EventParts {
+                    extensions: r#"{"partitionkey":5}"#,
+                    ..stock()
+                },
+                Some("5"),
+            ),
+            (
+                EventParts {
+                    extensions: r#"{"partitionkeys":"p"}"#,
+                    ..stock()
+                },
+                Some("W1/7"),
+            ),
+            (stock(), Some("W1/7")),
+            (
+                EventParts {
+                    kind: "other",
+                    ..stock()
+                },
+                Some("s"),
+            ),
+            // Half a key is none: the next rule is asked.
+            (
+                EventParts {
+                    data: br#"{"warehouse":"W1"}"#.as_slice().into(),
+                    ..stock()
+                },
+                Some("s"),
+            ),
+            (
+                EventParts {
+                    data: b"{".as_slice().into(),
+                    ..stock()
+                },
+                Some("s"),
+            ),
+            // Data are read only where they say that they are JSON.
+            (
+                EventParts {
+                    content_type: "text/plain",
+                    ..stock()
+                },
+                Some("s"),
+            ),
+            (
+                EventParts {
+                    content_type: "application/vnd.x+json",
+                    ..stock()
+                },
+                Some("W1/7"),
+            ),
+            (
+                EventParts {
+                    subject: "",
+                    kind: "other",
+                    ..stock()
+                },
+                None,
+            ),
+        ] {
+            assert_eq!(
+                rules().key_of(&parts).unwrap().as_deref(),
+                expected,
+                "{parts:?}"
+            );
+        }
+        assert_eq!(KeyRules::default().key_of(&stock()), Ok(None));
+    }
+
+    #[test]
+    fn a_condition_that_fails_names_its_rule() {
+        let parts = EventParts {
+            kind: "bad",
+            ..stock()
+        };
+        assert_eq!(rules().key_of(&parts).unwrap_err().rule, "keys");
+    }
+}

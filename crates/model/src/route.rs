@@ -115,3 +115,104 @@ impl Router {
         Arc::clone(sets.entry(*matches).or_insert(set))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EventParts;
+
+    fn rule(name: &str, when: Option<&str>, to: &[u32]) -> RouteRule {
+        RouteRule {
+            name: name.to_owned(),
+            when: when.map(|text| Condition::compile(text).unwrap()),
+            to: to.iter().copied().map(DestinationId).collect(),
+        }
+    }
+
+    fn event(kind: &'static str) -> EventParts<'static> {
+        EventParts {
+            kind,
+            ..EventParts::default()
+        }
+    }
+
+    #[test]
+    fn an_event_is_owed_to_the_union_of_all_routes_that_match() {
+        let router = Router::new([
+            rule("a", Some("type == 'a'"), &[3, 1]),
+            rule("ab", Some("type in ['a', 'b']"), &[1, 2]),
+            rule("none", Some("type == 'c'"), &[]),
+        ]);
+        for (kind, owed, matched) in [
+            ("a", "1,2,3", true),
+            ("b", "1,2", true),
+            ("c", "", true),
+            ("d", "", false),
+        ] {
+            let routed = router.route(&event(kind)).unwrap();
+            assert_eq!(
+                (routed.destinations.text(), routed.matched),
+                (owed, matched),
+                "{kind}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_route_without_condition_matches_all() {
+        let router = Router::new([rule("all", None, &[1])]);
+        assert!(router.route(&event("x")).unwrap().matched);
+        assert!(!Router::new([]).route(&event("x")).unwrap().matched);
+    }
+
+    #[test]
+    fn events_of_one_combination_share_its_set() {
+        let router = Router::new([rule("all", None, &[1])]);
+        let one = router.route(&event("x")).unwrap().destinations;
+        let two = router.route(&event("y")).unwrap().destinations;
+        assert!(Arc::ptr_eq(&one, &two));
+    }
+
+    #[test]
+    fn a_condition_that_fails_names_its_route() {
+        let router = Router::new([rule("routes[0]", Some("int(type) > 1"), &[1])]);
+        assert!(router.route(&event("2")).unwrap().matched);
+        let failure = router.route(&event("x")).unwrap_err();
+        assert_eq!(failure.route, "routes[0]");
+        assert!(
+            failure
+                .to_string()
+                .starts_with("the condition of routes[0] failed: ")
+        );
+    }
+
+    #[test]
+    fn the_last_route_that_fits_counts_and_none_beyond() {
+        let rules = |count| (0..count).map(|id| rule("r", Some("type == ''"), &[id]));
+        let router = Router::new(rules(300));
+        assert_eq!(router.rules().len(), ROUTES_MAX);
+        assert_eq!(
+            router.route(&event("")).unwrap().destinations.ids().len(),
+            ROUTES_MAX
+        );
+    }
+
+    #[test]
+    fn more_combinations_than_are_kept_are_still_right() {
+        let rules =
+            (0..13).map(|bit| rule("r", Some(&format!("subject.contains('<{bit}>')")), &[bit]));
+        let router = Router::new(rules);
+        for combination in 0..1_u32 << 13 {
+            let bits: Vec<_> = (0..13).filter(|bit| combination >> bit & 1 == 1).collect();
+            let subject: String = bits.iter().map(|bit| format!("<{bit}>")).collect();
+            let event = EventParts {
+                subject: &subject,
+                ..EventParts::default()
+            };
+            let routed = router.route(&event).unwrap();
+            let ids: Vec<_> = routed.destinations.ids().iter().map(|id| id.0).collect();
+            assert_eq!((ids, routed.matched), (bits, combination != 0));
+        }
+        assert_eq!(router.sets.read().unwrap().len(), INTERNED_MAX);
+    }
+}
