@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use wayhold_model::{Clock, DestinationId, Timestamp};
-use wayhold_store::{CatalogError, DestinationRecord, ReadError, Recovery, Store};
+use wayhold_store::{CatalogError, DestinationRecord, LetterError, Recovery, Store};
 
 use crate::auth::{Auth, Openness};
 use crate::blocking::{Interrupted, blocking};
@@ -73,9 +73,9 @@ pub enum StartError {
         /// What is wrong, and what was expected.
         reason: String,
     },
-    /// What was accepted earlier cannot be read; see the log.
+    /// Dead letters, which may hold their keys, cannot be read; see the log.
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Letters(#[from] LetterError),
 }
 
 impl App {
