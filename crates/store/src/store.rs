@@ -79,11 +79,6 @@ impl Store {
         unimplemented!()
     }
 
-    /// What was given up, and what operators do with it.
-    pub fn dead_letters(&self) -> &DeadLetters {
-        unimplemented!()
-    }
-
     /// Whether it can durably accept, and what is not as it should be.
     pub fn health(&self) -> Health {
         unimplemented!()
