@@ -19,6 +19,7 @@ use crate::clock::Entropy;
 use crate::config::Config;
 use crate::dispatch::{Dispatcher, LaneSnapshot, Service, Surroundings, Target};
 use crate::ingest::{Accept, Rules};
+use crate::redelivery::Letters;
 use crate::sink::{self, Sink};
 use crate::telemetry::accounting::Accounting;
 use crate::telemetry::metrics::Metrics;
@@ -38,6 +39,7 @@ pub struct App {
     /// The lanes.
     pub dispatcher: Dispatcher,
     /// Dead letters, and what operators do with them.
+    pub letters: Letters,
     /// Who may do what.
     pub auth: Auth,
     /// What the process counts.
@@ -140,6 +142,7 @@ impl App {
                 openness,
                 Arc::clone(&ports.clock),
             ),
+            letters: Letters::new(store.clone(), dispatcher.clone()),
             started_at: ports.clock.now(),
             clock: ports.clock,
             recovery: Arc::new(recovery),

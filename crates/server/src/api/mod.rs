@@ -9,6 +9,7 @@ pub mod list;
 
 pub mod events;
 
+pub mod dead_letters;
 pub mod destinations;
 pub mod health;
 pub mod status;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use http::{Method, Uri};
 
-use super::{destinations, health, status, tokens};
+use super::{dead_letters, destinations, health, status, tokens};
 use crate::app::App;
 use crate::http::{Problem, ProblemType, pages};
 
@@ -13,6 +13,7 @@ use crate::http::{Problem, ProblemType, pages};
 pub fn api(app: &Arc<App>) -> Router {
     Router::new()
         .merge(destinations::routes())
+        .merge(dead_letters::routes())
         .merge(status::routes())
         .merge(tokens::routes())
         .merge(health::routes())

@@ -1,9 +1,11 @@
 //! `wayhold serve`: from command line to running server, until a signal ends it.
 
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use wayhold_store::{OpenError, Store};
 
@@ -13,7 +15,7 @@ use crate::api::router;
 use crate::app::{App, Ports};
 use crate::blocking::blocking;
 use crate::clock::{SystemClock, SystemEntropy};
-use crate::config::{self, Config, Environment, ListenAddr, Overrides};
+use crate::config::{self, Config, Environment, ListenAddr, LogFormat, Overrides};
 use crate::http::{Events, Front, Listener, Server};
 use crate::telemetry::logs;
 
@@ -193,36 +195,38 @@ impl Listeners {
     }
 }
 
-/// Says where everything is, in one block for a person and one record for a log.
+/// Says where everything is: a block for a person, one record for the log, and with `--json` an object
+/// on standard output for whoever started the server and waits for it.
 fn announce(app: &App, servers: &Servers, output: &mut Output) {
     let config = &app.config;
     let version = env!("CARGO_PKG_VERSION");
-    let addresses: Vec<_> = servers.api.addresses().iter().map(url).collect();
-    let metrics = servers
+    let api: Vec<_> = servers.api.addresses().iter().map(url).collect();
+    let ops = servers
         .ops
         .as_ref()
         .and_then(|ops| ops.addresses().first())
         .map(url);
-    let metrics = metrics
-        .or_else(|| addresses.first().cloned())
-        .unwrap_or_default();
-    output.note(format!("wayhold {version} is ready"));
-    for address in &addresses {
-        output.note(format!("  api      {address}/v1/events"));
+    let metrics = ops.or_else(|| api.first().cloned()).unwrap_or_default();
+    let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
+    let data = data.display().to_string();
+    output.json(&json!({ "version": version, "api": api, "metrics": metrics, "data": data }));
+    // Among JSON records only JSON records, unless a person looks on.
+    if config.log.format == LogFormat::Pretty || std::io::stderr().is_terminal() {
+        output.note(format!("wayhold {version} is ready"));
+        for address in &api {
+            output.note(format!("  api        {address}/v1/events"));
+        }
+        output.note(format!("  metrics    {metrics}/metrics"));
+        output.note(format!("  data       {data}"));
+        for destination in &config.destinations {
+            let kind = destination.sink.kind();
+            output.note(format!("  delivers   to {} ({kind})", destination.name));
+        }
+        if config.no_auth {
+            output.note("  NO AUTH    every request is taken without a token");
+        }
     }
-    output.note(format!("  metrics  {metrics}/metrics"));
-    output.note(format!("  data     {}", absolute(&config.data).display()));
-    for destination in &config.destinations {
-        output.note(format!(
-            "  delivers to {} ({})",
-            destination.name,
-            destination.sink.kind()
-        ));
-    }
-    if config.no_auth {
-        output.note("  every request is taken without a token (--no-auth)");
-    }
-    tracing::info!(version, api = addresses.join(","), metrics, "ready");
+    tracing::info!(version, api = api.join(","), metrics, data, "ready");
 }
 
 fn url(address: &ListenAddr) -> String {
@@ -230,10 +234,6 @@ fn url(address: &ListenAddr) -> String {
         ListenAddr::Tcp(address) => format!("http://{address}"),
         ListenAddr::Unix(_) => address.to_string(),
     }
-}
-
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// The signals that ask the process to stop.

@@ -9,12 +9,13 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use serde_json::Value;
-use wayhold_store::CatalogError;
+use wayhold_store::{CatalogError, LetterError};
 
 use crate::auth::CreateError;
 use crate::blocking::Interrupted;
 use crate::dispatch::DispatchError;
 use crate::ingest::{Refusal, Refused};
+use crate::redelivery::RedeliveryError;
 
 /// What went wrong, by what the client should do about it. Closed: a new type is a new reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -363,6 +364,26 @@ impl From<DispatchError> for Problem {
             DispatchError::Unknown { .. } => Self::new(ProblemType::NotFound, detail),
             DispatchError::Catalog(error) => error.into(),
             DispatchError::Stopping => Self::new(ProblemType::Stopping, detail),
+        }
+    }
+}
+
+impl From<RedeliveryError> for Problem {
+    fn from(error: RedeliveryError) -> Self {
+        let detail = error.to_string();
+        match error {
+            RedeliveryError::Letter(LetterError::NotFound { .. }) => {
+                Self::new(ProblemType::NotFound, detail)
+            }
+            RedeliveryError::Letter(
+                LetterError::Redriving { .. } | LetterError::Damaged { .. },
+            ) => Self::new(ProblemType::StateConflict, detail),
+            RedeliveryError::Letter(LetterError::Audit(error)) => error.into(),
+            RedeliveryError::Letter(LetterError::Unavailable { .. }) => {
+                Self::new(ProblemType::Unavailable, detail)
+            }
+            RedeliveryError::NoReason => Self::new(ProblemType::InvalidRequest, detail),
+            RedeliveryError::Stopping => Self::new(ProblemType::Stopping, detail),
         }
     }
 }
