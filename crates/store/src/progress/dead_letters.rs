@@ -133,7 +133,7 @@ impl DeadLetters {
     pub fn redrive(&self, id: u64, by: &str) -> Result<DeadLetter, LetterError> {
         let _one_at_a_time = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
         // Earlier actions must be in the file, since that is where the letter is looked at.
-        self.progress.durable_soon()?;
+        self.durable()?;
         let row = self.row(id)?;
         if row.redriving {
             return Err(LetterError::Redriving { id });
@@ -144,7 +144,7 @@ impl DeadLetters {
         if !self.progress.change(|memory| memory.redrive(id, row.lane)) {
             return Err(LetterError::Redriving { id });
         }
-        self.progress.durable_soon()?;
+        self.durable()?;
         Ok(DeadLetter {
             redriving: true,
             ..letter
@@ -158,7 +158,7 @@ impl DeadLetters {
     pub fn discard(&self, id: u64, by: &str, reason: &str) -> Result<(), LetterError> {
         let _one_at_a_time = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
         // Earlier actions must be in the file, since that is where the letter is looked at.
-        self.progress.durable_soon()?;
+        self.durable()?;
         let row = self.row(id)?;
         if row.redriving {
             return Err(LetterError::Redriving { id });
@@ -168,7 +168,16 @@ impl DeadLetters {
         if !self.progress.change(|memory| memory.discard(id, row.lane)) {
             return Err(LetterError::Redriving { id });
         }
-        self.progress.durable_soon()
+        self.durable()
+    }
+
+    fn durable(&self) -> Result<(), LetterError> {
+        self.progress.durable_soon().map_err(|error| {
+            let reason = self.progress.trouble();
+            LetterError::Unavailable {
+                reason: reason.unwrap_or_else(|| error.to_string()),
+            }
+        })
     }
 
     fn row(&self, id: u64) -> Result<LetterRow, LetterError> {

@@ -24,8 +24,8 @@ use crate::progress::writer::Writer;
 /// cheap per settlement as it gets.
 pub(super) const SETTLEMENTS_PER_FLUSH: usize = 4_096;
 
-/// How long an operator's action waits for the disk before it says that it cannot tell.
-const ACTION_WAIT: Duration = Duration::from_secs(5);
+/// How long a thread waits for the disk before it is told that nothing is certain.
+const THREAD_WAIT: Duration = Duration::from_secs(5);
 
 /// Notes of one run that are kept for health; a disk that fails for ever must not fill the memory.
 const NOTES_MAX: usize = 100;
@@ -255,14 +255,15 @@ impl Progress {
     }
 
     /// Records that a segment is resolved, with what it had accepted per lane, and waits until that and
-    /// everything before is synced: then it may be unlinked. Again is no difference. Blocking.
+    /// everything before is synced: then it may be unlinked. Otherwise keep it and ask again; nothing is
+    /// counted twice. Blocking, though not for ever: a disk that takes nothing must not hold up a stop.
     pub(crate) fn drop_segment(
         &self,
         dropped: Dropped,
         accepted: &[(LaneId, u64)],
     ) -> Result<(), NotDurable> {
         self.change(|memory| memory.drop_segment(dropped, accepted));
-        self.durable_blocking()
+        self.durable_soon()
     }
 
     /// Forgets a dropped segment of which no file is left.
@@ -295,14 +296,6 @@ impl Progress {
             }
         };
         waiting.await.map_err(|_| NotDurable)
-    }
-
-    /// The same for a thread.
-    pub(crate) fn durable_blocking(&self) -> Result<(), NotDurable> {
-        match self.wait()? {
-            None => Ok(()),
-            Some(waiting) => waiting.recv().map_err(|_| NotDurable),
-        }
     }
 
     /// Letters of a lane that are under redrive, for start-up. Blocking.
@@ -380,19 +373,24 @@ impl Progress {
         }
     }
 
-    /// Waits, though not for ever, until everything recorded before is synced.
-    pub(super) fn durable_soon(&self) -> Result<(), LetterError> {
-        let unavailable = |reason: String| LetterError::Unavailable { reason };
-        match self
-            .wait()
-            .map_err(|error| unavailable(error.to_string()))?
-        {
-            None => Ok(()),
-            Some(waiting) => waiting.recv_timeout(ACTION_WAIT).map_err(|_| {
-                let trouble = self.shared.lock().trouble.clone();
-                unavailable(trouble.unwrap_or_else(|| NotDurable.to_string()))
-            }),
-        }
+    /// The same for a thread, though not for ever.
+    pub(super) fn durable_soon(&self) -> Result<(), NotDurable> {
+        let waiting = {
+            let mut state = self.shared.lock();
+            let Some(changed) = state.must_wait()? else {
+                return Ok(());
+            };
+            let (sender, receiver) = mpsc::sync_channel(1);
+            state.waiters.push((changed, Waiter::Thread(sender)));
+            self.shared.wake.notify_one();
+            receiver
+        };
+        waiting.recv_timeout(THREAD_WAIT).map_err(|_| NotDurable)
+    }
+
+    /// Why the file does not follow at the moment.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.shared.lock().trouble.clone()
     }
 
     /// Reads the file beside its writer, after what memory knows was written (or, where the disk takes
@@ -429,21 +427,15 @@ impl Progress {
         result.map_err(|error| unavailable(&error))
     }
 
-    fn wait(&self) -> Result<Option<mpsc::Receiver<()>>, NotDurable> {
-        let mut state = self.shared.lock();
-        let Some(changed) = state.must_wait()? else {
-            return Ok(None);
-        };
-        let (sender, receiver) = mpsc::sync_channel(1);
-        state.waiters.push((changed, Waiter::Thread(sender)));
-        self.shared.wake.notify_one();
-        Ok(Some(receiver))
-    }
-
     /// Lets the next write answer with an error.
     #[cfg(test)]
     pub(super) fn inject(&self, error: rusqlite::Error) {
         self.shared.faults.lock().unwrap().push_back(error);
+    }
+
+    #[cfg(test)]
+    pub(super) fn clear_faults(&self) {
+        self.shared.faults.lock().unwrap().clear();
     }
 
     /// Copies the files as a kill at this moment would leave them.

@@ -487,7 +487,7 @@ fn after_a_failed_write_everything_goes_on_in_a_new_file() {
     shard
         .progress
         .record_failure(LANE, Sequence(7), attempt(1), at);
-    shard.progress.durable_blocking().unwrap();
+    shard.progress.durable_soon().unwrap();
     for code in [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_CORRUPT] {
         shard.progress.inject(failure(code));
     }
@@ -495,9 +495,9 @@ fn after_a_failed_write_everything_goes_on_in_a_new_file() {
     shard
         .progress
         .record_failure(LANE, Sequence(7), attempt(2), at);
-    shard.progress.durable_blocking().unwrap();
+    shard.progress.durable_soon().unwrap();
     shard.settle(9, Resolution::Delivered);
-    shard.progress.durable_blocking().unwrap();
+    shard.progress.durable_soon().unwrap();
     eventually("moved twice", || shard.progress.health().len() == 2);
     assert_eq!(shard.names(), ["state-3.db", "state-3.db-wal"]);
 
@@ -526,7 +526,7 @@ fn a_full_disk_is_waited_for_and_nothing_is_rewritten() {
     shard
         .progress
         .record_failure(LANE, Sequence(6), attempt(1), Timestamp::EPOCH);
-    shard.progress.durable_blocking().unwrap();
+    shard.progress.durable_soon().unwrap();
     assert_eq!(shard.no_space.load(Ordering::SeqCst), 2);
     assert_eq!(shard.progress.health(), Vec::<String>::new());
     assert_eq!(shard.names(), ["state-1.db", "state-1.db-wal"]);
@@ -540,6 +540,35 @@ fn a_full_disk_is_waited_for_and_nothing_is_rewritten() {
             .attempts,
         1
     );
+}
+
+#[test]
+fn a_full_disk_keeps_segments_and_operators_waiting_only_for_a_while() {
+    let shard = Shard::new();
+    shard.settle(5, dead(1));
+    let letters = shard.letters();
+    let id = letters.list(None, None, 1).unwrap()[0].id;
+    for _ in 0..1_000 {
+        shard.progress.inject(failure(ffi::SQLITE_FULL));
+    }
+    let dropped = Dropped {
+        segment: 3,
+        first: Sequence(1),
+        last: Sequence(9),
+    };
+    assert_eq!(
+        shard.progress.drop_segment(dropped, &[(LANE, 4)]),
+        Err(NotDurable)
+    );
+    assert!(matches!(
+        letters.discard(id, "ada", "gone"),
+        Err(LetterError::Unavailable { reason }) if reason.contains("space")
+    ));
+    shard.progress.clear_faults();
+    shard.progress.drop_segment(dropped, &[(LANE, 4)]).unwrap();
+    letters.discard(id, "ada", "gone").unwrap();
+    let totals = shard.killed().progress.totals(LANE);
+    assert_eq!((totals.accepted_base, totals.discarded), (4, 1));
 }
 
 #[test]
@@ -570,7 +599,7 @@ fn chunks_below_the_floor_leave_the_file_and_its_pages_too() {
     shard
         .progress
         .deliver(LANE, (0..chunks).map(|chunk| Sequence(chunk << 12)));
-    shard.progress.durable_blocking().unwrap();
+    shard.progress.durable_soon().unwrap();
     let path = shard.folder.path().join("state-1.db");
     let figures = || {
         let c = rusqlite::Connection::open(&path).unwrap();
@@ -605,9 +634,9 @@ fn after_the_stop_nobody_is_told_that_something_is_on_disk() {
     let shard = Shard::new();
     shard.settle(5, Resolution::Delivered);
     shard.progress.stop();
-    shard.progress.durable_blocking().unwrap();
+    shard.progress.durable_soon().unwrap();
     shard.settle(6, Resolution::Delivered);
-    assert_eq!(shard.progress.durable_blocking(), Err(NotDurable));
+    assert_eq!(shard.progress.durable_soon(), Err(NotDurable));
 }
 
 #[tokio::test]
@@ -890,7 +919,7 @@ fn apply(shard: Shard, model: &mut Model, step: Step) -> Shard {
             progress.raise_floor(lane_id(lane), floor);
         }
         Step::Durable => {
-            progress.durable_blocking().unwrap();
+            progress.durable_soon().unwrap();
             model.durable = model.fates.clone();
         }
         Step::Reopen => {
