@@ -335,6 +335,10 @@ fn plain(field: &'static str, text: &str, bytes_max: usize) -> Result<(), Invali
             expected: format!("at most {bytes_max} bytes, got {}", text.len()),
         });
     }
+    // Nearly all text is printable ASCII, which needs no decoding to be told apart.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Ok(());
+    }
     match text.char_indices().find(|(_, c)| c.is_control()) {
         None => Ok(()),
         Some((offset, c)) => Err(InvalidEvent {

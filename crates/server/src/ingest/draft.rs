@@ -23,6 +23,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) dataschema: Cow<'a, str>,
     /// The ordering key that the request itself gave (plain JSON only).
     pub(crate) key: Cow<'a, str>,
+    /// The extension `partitionkey` where it is text, at hand so that nobody parses for it.
+    partition_key: Cow<'a, str>,
     /// The data, byte for byte.
     pub(crate) data: Bytes,
     specversion: bool,
@@ -117,7 +119,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    fn set_extension(&mut self, name: Cow<'a, str>, value: &Value<'_>) -> Result<(), Refusal> {
+    fn set_extension(&mut self, name: Cow<'a, str>, value: &Value<'a>) -> Result<(), Refusal> {
         if self.extension_names.contains(&name) {
             return Err(twice(&name));
         }
@@ -133,6 +135,9 @@ impl<'a> Draft<'a> {
             Value::Text(text) => {
                 attribute::text(&name, text)?;
                 push_json_string(&mut self.extensions, text);
+                if name == "partitionkey" {
+                    self.partition_key = text.clone();
+                }
             }
             Value::Integer(number) => self.extensions.push_str(&number.to_string()),
             Value::Boolean(flag) => self
@@ -179,6 +184,10 @@ impl<'a> Draft<'a> {
         {
             self.extensions.push('}');
         }
+        let key = match self.key.is_empty() {
+            true => &self.partition_key,
+            false => &self.key,
+        };
         EventParts {
             id: &self.id,
             source: &self.source,
@@ -187,7 +196,7 @@ impl<'a> Draft<'a> {
             time: &self.time,
             content_type: &self.content_type,
             dataschema: &self.dataschema,
-            key: &self.key,
+            key,
             extensions: &self.extensions,
             data: self.data.clone(),
         }

@@ -210,21 +210,15 @@ impl<'a> Scanner<'a> {
         self.at += 1;
         loop {
             let rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
-            let Some(plain) = rest
-                .iter()
-                .position(|&byte| matches!(byte, b'"' | b'\\' | 0..0x20))
-            else {
-                self.at = self.text.len();
-                return self.expected("a closing quote");
-            };
-            self.at += plain;
+            self.at += plain_bytes(rest);
             match self.peek() {
                 Some(b'"') => {
                     self.at += 1;
                     return Ok(());
                 }
                 Some(b'\\') => self.escape()?,
-                _ => return self.expected("control characters in a string to be escaped"),
+                Some(_) => return self.expected("control characters in a string to be escaped"),
+                None => return self.expected("a closing quote"),
             }
         }
     }
@@ -339,6 +333,17 @@ fn kind_of(first: u8) -> Option<Kind> {
         b'n' => Kind::Null,
         _ => return None,
     })
+}
+
+/// How many bytes at the beginning stand for themselves in a string. Most of an event is such bytes,
+/// so they are looked at in blocks, which the compiler turns into a few vector instructions.
+fn plain_bytes(bytes: &[u8]) -> usize {
+    const BLOCK: usize = 16;
+    let is_plain = |&byte: &u8| (byte >= 0x20) & (byte != b'"') & (byte != b'\\');
+    let all_plain = |block: &&[u8]| block.iter().fold(true, |all, byte| all & is_plain(byte));
+    let whole = BLOCK * bytes.chunks_exact(BLOCK).take_while(all_plain).count();
+    let rest = bytes.get(whole..).unwrap_or_default();
+    whole + rest.iter().take_while(|byte| is_plain(byte)).count()
 }
 
 #[cfg(test)]

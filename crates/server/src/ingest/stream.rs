@@ -2,6 +2,8 @@
 //! other, so that memory stays bounded and order is kept. What was stored stays stored, whatever
 //! becomes of later lines.
 
+use memchr::memchr;
+
 use super::accept::{Accept, Accepted, Admitted};
 use super::{Refusal, Refused, trace};
 
@@ -48,15 +50,16 @@ impl Stream {
         bytes: &[u8],
         mut each: impl FnMut(usize, LineResult),
     ) -> Result<(), Refusal> {
-        let mut pieces = bytes.split(|&byte| byte == b'\n').peekable();
-        while let Some(piece) = pieces.next() {
-            let ends = pieces.peek().is_some();
-            self.take(piece, ends)?;
+        let mut rest = bytes;
+        while let Some(end) = memchr(b'\n', rest) {
+            let (line, after) = rest.split_at(end);
+            self.take(line, true)?;
+            rest = after.get(1..).unwrap_or_default();
             if self.slice_is_full() {
                 self.flush(&mut each).await;
             }
         }
-        Ok(())
+        self.take(rest, false)
     }
 
     /// The stream has ended: decides what is left.
