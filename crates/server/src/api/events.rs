@@ -1,4 +1,4 @@
-//! `/v1/events`: sending events, and looking them up.
+//! `POST /v1/events`: sending events. Looking them up is in `lookup`.
 
 use std::fmt::Write as _;
 use std::time::Instant;

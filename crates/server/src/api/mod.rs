@@ -8,6 +8,7 @@ pub mod caller;
 pub mod list;
 
 pub mod events;
+pub mod lookup;
 
 pub mod dead_letters;
 pub mod destinations;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use axum::Router;
 use http::{Method, Uri};
 
-use super::{dead_letters, destinations, health, status, tokens};
+use super::{dead_letters, destinations, health, lookup, status, tokens};
 use crate::app::App;
 use crate::http::{Problem, ProblemType, pages};
 
 /// Listeners of the API. `POST /v1/events` does not come this way: the front takes it before.
 pub fn api(app: &Arc<App>) -> Router {
     Router::new()
+        .merge(lookup::routes())
         .merge(destinations::routes())
         .merge(dead_letters::routes())
         .merge(status::routes())

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use serde_json::Value;
-use wayhold_store::{CatalogError, LetterError};
+use wayhold_store::{CatalogError, LetterError, ReadError};
 
 use crate::auth::CreateError;
 use crate::blocking::Interrupted;
@@ -393,6 +393,22 @@ impl From<CreateError> for Problem {
         match error {
             CreateError::Randomness => Self::new(ProblemType::Unavailable, error.to_string()),
             CreateError::Catalog(error) => error.into(),
+        }
+    }
+}
+
+impl From<ReadError> for Problem {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Damaged { .. } => Self::new(ProblemType::Internal, error.to_string()),
+            // File names are for the log.
+            ReadError::Failed { .. } => {
+                tracing::warn!(%error, "an event could not be read");
+                Self::new(
+                    ProblemType::Unavailable,
+                    "the event cannot be read this time",
+                )
+            }
         }
     }
 }
