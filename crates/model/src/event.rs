@@ -203,6 +203,11 @@ impl Event {
         is_json(self.content_type())
     }
 
+    /// All text fields in one run, delimited: what a checksum of the event covers besides the data.
+    pub fn text_bytes(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+
     /// Bytes of text and data: what the event weighs in a queue, a cache or a group.
     pub fn size(&self) -> usize {
         self.text.len() + self.data.len()
