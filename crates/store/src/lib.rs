@@ -16,6 +16,9 @@ pub mod lane;
 pub mod options;
 pub mod store;
 
+pub(crate) mod shard;
+pub(crate) mod window;
+
 pub(crate) mod connection;
 pub mod disk;
 

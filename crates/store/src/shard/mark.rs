@@ -5,12 +5,12 @@
 //! and at stop: on disk it may lag behind the truth and is never ahead of it. Rows above it are
 //! *unproven*, because SQLite's recovery does not sync what it reads.
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use wayhold_model::hash;
+
+use crate::disk::{Disk, Overwrite};
 
 /// Most segments a mark speaks of: the active one and the closed ones that may lack an index file.
 pub(crate) const SEGMENTS_MAX: usize = crate::options::UNINDEXED_MAX + 1;
@@ -42,7 +42,7 @@ pub(crate) struct Mark {
 
 /// The open file.
 pub(crate) struct MarkFile {
-    file: File,
+    file: Box<dyn Overwrite>,
     turn: u64,
 }
 
@@ -59,39 +59,31 @@ impl Mark {
 }
 
 impl MarkFile {
-    /// Opens the mark or makes an empty one; the directory is synced by the caller. The content is
-    /// `None` where neither slot is whole: then everything is unproven.
-    pub(crate) fn open(path: &Path) -> io::Result<(Self, Option<Mark>)> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        let mut bytes = vec![0; 2 * SLOT_STRIDE];
-        if file.metadata()?.len() < bytes.len() as u64 {
-            file.write_all_at(&bytes, 0)?;
-            file.sync_all()?;
+    /// Opens the mark, or makes an empty one. The content is `None` where neither slot is whole: then
+    /// everything is unproven.
+    pub(crate) fn open(disk: &dyn Disk, path: &Path) -> io::Result<(Self, Option<Mark>)> {
+        if !disk.exists(path)? || disk.len(path)? < 2 * SLOT_STRIDE as u64 {
+            disk.replace(path, &[0; 2 * SLOT_STRIDE])?;
         }
-        file.read_exact_at(&mut bytes, 0)?;
+        let bytes = disk.read(path)?;
         let newest = bytes
             .chunks(SLOT_STRIDE)
             .filter_map(|slot| decode(slot.get(..SLOT_BYTES)?))
             .max_by_key(|(turn, _)| *turn);
         let (turn, mark) = newest.map_or((0, None), |(turn, mark)| (turn, Some(mark)));
-        Ok((Self { file, turn }, mark))
+        Ok((Self { file: disk.overwrite(path)?, turn }, mark))
     }
 
     /// Overwrites the older slot; not synced.
     pub(crate) fn write(&mut self, mark: &Mark) -> io::Result<()> {
         self.turn += 1;
         let offset = (self.turn % 2) * SLOT_STRIDE as u64;
-        self.file.write_all_at(&encode(self.turn, mark), offset)
-    }
-
-    /// A second handle to sync by, from another thread.
-    pub(crate) fn syncer(&self) -> io::Result<File> {
-        self.file.try_clone()
+        self.file.write_at(&encode(self.turn, mark), offset)
     }
 
     /// Syncs what was written.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync()
     }
 }
 
@@ -131,6 +123,7 @@ fn decode(slot: &[u8]) -> Option<(u64, Mark)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::SystemDisk;
 
     fn mark(last: u64) -> Mark {
         let mut mark = Mark::default();
@@ -142,11 +135,11 @@ mod tests {
     fn the_newest_whole_slot_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mark");
-        let (mut file, content) = MarkFile::open(&path).unwrap();
+        let (mut file, content) = MarkFile::open(&SystemDisk, &path).unwrap();
         assert_eq!(content, None);
         for last in 1..=5 {
             file.write(&mark(last)).unwrap();
-            assert_eq!(MarkFile::open(&path).unwrap().1, Some(mark(last)));
+            assert_eq!(MarkFile::open(&SystemDisk, &path).unwrap().1, Some(mark(last)));
         }
     }
 
@@ -154,7 +147,7 @@ mod tests {
     fn a_torn_or_flipped_slot_falls_back_to_the_one_before() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mark");
-        let (mut file, _) = MarkFile::open(&path).unwrap();
+        let (mut file, _) = MarkFile::open(&SystemDisk, &path).unwrap();
         file.write(&mark(1)).unwrap();
         file.write(&mark(2)).unwrap();
         let whole = std::fs::read(&path).unwrap();
@@ -162,7 +155,7 @@ mod tests {
             let mut damaged = whole.clone();
             damaged[offset] ^= 0x40;
             std::fs::write(&path, damaged).unwrap();
-            assert_eq!(MarkFile::open(&path).unwrap().1, Some(mark(1)), "byte {offset}");
+            assert_eq!(MarkFile::open(&SystemDisk, &path).unwrap().1, Some(mark(1)), "byte {offset}");
         }
     }
 
@@ -171,6 +164,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mark");
         std::fs::write(&path, b"short").unwrap();
-        assert_eq!(MarkFile::open(&path).unwrap().1, None);
+        assert_eq!(MarkFile::open(&SystemDisk, &path).unwrap().1, None);
     }
 }

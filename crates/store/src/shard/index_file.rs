@@ -1,0 +1,433 @@
+//! The index file of a sealed segment (`<n>.idx`): identities, keys and lanes of its events. It
+//! outlives the segment for the idempotency window, and is the authority on where the segment ends.
+//!
+//! ```text
+//! header     magic "WAYIDX01", format, generation, shard, number, uuid, first and last sequence,
+//!            rows, lanes, then per section its length and checksum, then the header's checksum
+//! rows       per event, ascending: sequence - first u32, accepted_at u64, id hash u128, fingerprint u64
+//! keys       per event with a key, ascending: key hash u64, sequence - first u32
+//! lanes      per lane: destination u32, count u32; then per lane its sequences - first, u32 each
+//! ```
+//! All little-endian; checksums are XXH3-64 seeded with the segment's uuid. A fingerprint of zero says
+//! that the id was made here.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+use wayhold_model::{DestinationId, DestinationSet, hash};
+
+use super::recent::{Entry, Recent};
+use crate::disk::Disk;
+
+const MAGIC: &[u8; 8] = b"WAYIDX01";
+/// Version of the layout; a newer one is refused.
+pub(crate) const FORMAT: u32 = 1;
+const HEADER_BYTES: usize = 8 + 4 * 3 + 8 + 16 + 8 * 2 + 4 * 2 + 3 * 16 + 8;
+const ROW_BYTES: usize = 4 + 8 + 16 + 8;
+const KEY_BYTES: usize = 8 + 4;
+
+/// Who a segment is; repeated in its database and its index file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) generation: u32,
+    pub(crate) shard: u16,
+    pub(crate) number: u64,
+    pub(crate) uuid: u128,
+}
+
+impl Identity {
+    /// Seed of every checksum in the segment's files.
+    pub(crate) fn check_seed(&self) -> u64 {
+        let [low, high] = [self.uuid, self.uuid >> 64].map(|half| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0));
+        low ^ high.rotate_left(32)
+    }
+}
+
+/// An index file cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum IndexError {
+    #[error("cannot be read: {0}")]
+    Read(#[from] std::io::Error),
+    #[error("is damaged: {0}")]
+    Damaged(&'static str),
+    #[error("has format {0}, this binary knows up to {FORMAT}")]
+    Newer(u32),
+}
+
+/// The part of an index file that is always in memory: who it is, where it ends, how much it holds.
+#[derive(Clone, Debug)]
+pub(crate) struct IndexFile {
+    path: PathBuf,
+    pub(crate) identity: Identity,
+    /// Sequence of the first event.
+    pub(crate) first: u64,
+    /// Sequence of the last event: rows above it in the database were never acknowledged.
+    pub(crate) last: u64,
+    pub(crate) rows: usize,
+    /// Obligations per destination.
+    pub(crate) counts: BTreeMap<DestinationId, u64>,
+    pub(crate) bytes: u64,
+}
+
+/// A whole index file in memory.
+pub(crate) struct Loaded {
+    first: u64,
+    rows: Vec<u8>,
+    keys: Vec<u8>,
+    lanes: Vec<(DestinationId, Vec<u8>)>,
+}
+
+impl IndexFile {
+    /// Writes the index of a sealed segment: temporary name, sync, rename, directory sync.
+    pub(crate) fn write(
+        disk: &dyn Disk,
+        path: &Path,
+        identity: Identity,
+        recent: &Recent,
+    ) -> std::io::Result<Self> {
+        let bytes = encode(identity, recent);
+        disk.replace(path, &bytes)?;
+        let entries = recent.entries();
+        Ok(Self {
+            path: path.to_owned(),
+            identity,
+            first: entries.first().map_or(0, |entry| entry.sequence),
+            last: entries.last().map_or(0, |entry| entry.sequence),
+            rows: entries.len(),
+            counts: recent.counts().clone(),
+            bytes: bytes.len() as u64,
+        })
+    }
+
+    /// Opens an index file; only header and lane counts stay in memory.
+    pub(crate) fn open(disk: &dyn Disk, path: &Path) -> Result<(Self, Loaded), IndexError> {
+        let bytes = disk.read(path)?;
+        let (identity, header, loaded) = decode(&bytes)?;
+        let counts = loaded.lanes.iter().map(|(id, list)| (*id, (list.len() / 4) as u64)).collect();
+        let file = Self {
+            path: path.to_owned(),
+            identity,
+            first: header.first,
+            last: header.last,
+            rows: header.rows,
+            counts,
+            bytes: bytes.len() as u64,
+        };
+        Ok((file, loaded))
+    }
+
+    /// Reads and verifies the whole file again.
+    pub(crate) fn load(&self, disk: &dyn Disk) -> Result<Loaded, IndexError> {
+        let (identity, _, loaded) = decode(&disk.read(&self.path)?)?;
+        if identity != self.identity {
+            return Err(IndexError::Damaged("it belongs to another segment"));
+        }
+        Ok(loaded)
+    }
+
+    /// Where it lies.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Loaded {
+    /// All entries without keys, ascending by sequence: what the window is rebuilt from.
+    pub(crate) fn identities(&self) -> impl DoubleEndedIterator<Item = Identified> {
+        self.rows.chunks_exact(ROW_BYTES).map(|row| self.identified(row))
+    }
+
+    /// The entry of one sequence.
+    pub(crate) fn identity_at(&self, sequence: u64) -> Option<Identified> {
+        let wanted = u32::try_from(sequence.checked_sub(self.first)?).ok()?;
+        let rows = self.rows.len() / ROW_BYTES;
+        let row = |index: usize| self.rows.get(index * ROW_BYTES..(index + 1) * ROW_BYTES);
+        let at = partition(rows, |index| row(index).is_some_and(|row| word(row, 0) < wanted));
+        let found = self.identified(row(at)?);
+        (found.sequence == sequence).then_some(found)
+    }
+
+    /// The newest entry of one identity; looks at all.
+    pub(crate) fn find(&self, id_hash: u128) -> Option<Identified> {
+        self.identities().rev().find(|entry| entry.id_hash == id_hash)
+    }
+
+    /// Sequences of one lane above `after`, ascending.
+    pub(crate) fn lane_after(&self, destination: DestinationId, after: u64) -> impl Iterator<Item = u64> {
+        let list = self.lane(destination);
+        let count = list.len() / 4;
+        let start = match after.checked_sub(self.first) {
+            None => 0,
+            Some(after) => partition(count, |index| u64::from(word(list, index * 4)) <= after),
+        };
+        let first = self.first;
+        list.get(start * 4..).unwrap_or_default().chunks_exact(4).map(move |at| first + u64::from(word(at, 0)))
+    }
+
+    /// Sequences of one key in `(after, through]`, ascending.
+    pub(crate) fn key_after(&self, key_hash: u64, after: u64, through: u64) -> impl Iterator<Item = u64> {
+        let pair = |index: usize| {
+            let bytes = self.keys.get(index * KEY_BYTES..).unwrap_or_default();
+            (long(bytes, 0), self.first + u64::from(word(bytes, 8)))
+        };
+        let count = self.keys.len() / KEY_BYTES;
+        let start = partition(count, |index| pair(index) <= (key_hash, after));
+        (start..count)
+            .map(pair)
+            .take_while(move |&(key, sequence)| key == key_hash && sequence <= through)
+            .map(|(_, sequence)| sequence)
+    }
+
+    /// Whom the event of one sequence owes a delivery to.
+    pub(crate) fn destinations_of(&self, sequence: u64) -> DestinationSet {
+        DestinationSet::new(self.lanes.iter().map(|(id, _)| *id).filter(|id| {
+            sequence > 0 && self.lane_after(*id, sequence - 1).next() == Some(sequence)
+        }))
+    }
+
+    fn lane(&self, destination: DestinationId) -> &[u8] {
+        self.lanes.iter().find(|(id, _)| *id == destination).map_or(&[], |(_, list)| list)
+    }
+
+    fn identified(&self, row: &[u8]) -> Identified {
+        Identified {
+            sequence: self.first + u64::from(word(row, 0)),
+            accepted_at: long(row, 4),
+            id_hash: u128::from(long(row, 12)) | u128::from(long(row, 20)) << 64,
+            fingerprint: Some(long(row, 28)).filter(|fingerprint| *fingerprint != 0),
+        }
+    }
+}
+
+/// What is known of an event by its identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identified {
+    pub(crate) sequence: u64,
+    /// In microseconds since the epoch.
+    pub(crate) accepted_at: u64,
+    pub(crate) id_hash: u128,
+    /// `None` where the id was made here.
+    pub(crate) fingerprint: Option<u64>,
+}
+
+impl From<&Entry> for Identified {
+    fn from(entry: &Entry) -> Self {
+        Self {
+            sequence: entry.sequence,
+            accepted_at: entry.accepted_at,
+            id_hash: entry.id_hash,
+            fingerprint: entry.fingerprint,
+        }
+    }
+}
+
+struct Header {
+    first: u64,
+    last: u64,
+    rows: usize,
+}
+
+fn encode(identity: Identity, recent: &Recent) -> Vec<u8> {
+    let entries = recent.entries();
+    let first = entries.first().map_or(0, |entry| entry.sequence);
+    let last = entries.last().map_or(0, |entry| entry.sequence);
+    // The writer ends a segment long before its sequences span 32 bits.
+    let offset = |sequence: u64| u32::try_from(sequence - first).unwrap_or(u32::MAX).to_le_bytes();
+
+    let mut rows = Vec::with_capacity(entries.len() * ROW_BYTES);
+    let mut keyed = Vec::with_capacity(entries.len());
+    let mut lanes: BTreeMap<DestinationId, Vec<u8>> = BTreeMap::new();
+    for entry in entries {
+        rows.extend(offset(entry.sequence));
+        rows.extend(entry.accepted_at.to_le_bytes());
+        rows.extend(entry.id_hash.to_le_bytes());
+        rows.extend(entry.fingerprint.unwrap_or(0).to_le_bytes());
+        keyed.extend(entry.key_hash.map(|key| (key, entry.sequence)));
+        for id in entry.destinations.ids() {
+            lanes.entry(*id).or_default().extend(offset(entry.sequence));
+        }
+    }
+    keyed.sort_unstable();
+    let keys: Vec<u8> = keyed
+        .iter()
+        .flat_map(|(key, sequence)| key.to_le_bytes().into_iter().chain(offset(*sequence)))
+        .collect();
+    let directory = lanes.iter().flat_map(|(id, list)| {
+        let count = u32::try_from(list.len() / 4).unwrap_or(u32::MAX);
+        id.0.to_le_bytes().into_iter().chain(count.to_le_bytes())
+    });
+    let lists: Vec<u8> = directory.chain(lanes.values().flatten().copied()).collect();
+
+    let seed = identity.check_seed();
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + rows.len() + keys.len() + lists.len());
+    bytes.extend(MAGIC);
+    bytes.extend(FORMAT.to_le_bytes());
+    bytes.extend(identity.generation.to_le_bytes());
+    bytes.extend(u32::from(identity.shard).to_le_bytes());
+    bytes.extend(identity.number.to_le_bytes());
+    bytes.extend(identity.uuid.to_le_bytes());
+    bytes.extend(first.to_le_bytes());
+    bytes.extend(last.to_le_bytes());
+    bytes.extend(u32::try_from(entries.len()).unwrap_or(u32::MAX).to_le_bytes());
+    bytes.extend(u32::try_from(lanes.len()).unwrap_or(u32::MAX).to_le_bytes());
+    for section in [&rows, &keys, &lists] {
+        bytes.extend((section.len() as u64).to_le_bytes());
+        bytes.extend(hash::checksum(section, seed).to_le_bytes());
+    }
+    let check = hash::checksum(&bytes, seed);
+    bytes.extend(check.to_le_bytes());
+    for section in [rows, keys, lists] {
+        bytes.extend(section);
+    }
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Result<(Identity, Header, Loaded), IndexError> {
+    let (header, body) = bytes.split_at_checked(HEADER_BYTES).ok_or(IndexError::Damaged("it is cut short"))?;
+    if header.get(..8) != Some(MAGIC) {
+        return Err(IndexError::Damaged("it does not begin as an index file"));
+    }
+    let format = word(header, 8);
+    if format > FORMAT {
+        return Err(IndexError::Newer(format));
+    }
+    let identity = Identity {
+        generation: word(header, 12),
+        shard: u16::try_from(word(header, 16)).unwrap_or(u16::MAX),
+        number: long(header, 20),
+        uuid: u128::from(long(header, 28)) | u128::from(long(header, 36)) << 64,
+    };
+    let seed = identity.check_seed();
+    let (checked, check) = header.split_at(HEADER_BYTES - 8);
+    if hash::checksum(checked, seed) != long(check, 0) {
+        return Err(IndexError::Damaged("its header does not match its checksum"));
+    }
+    let (first, last) = (long(header, 44), long(header, 52));
+    let (rows, lanes) = (word(header, 60) as usize, word(header, 64) as usize);
+    let mut rest = body;
+    let mut sections = [0, 1, 2].map(|index| (long(header, 68 + index * 16), long(header, 76 + index * 16))).into_iter();
+    let mut section = || {
+        let (length, check) = sections.next()?;
+        let (section, after) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+        rest = after;
+        (hash::checksum(section, seed) == check).then(|| section.to_vec())
+    };
+    let damaged = IndexError::Damaged("a section does not match its checksum");
+    let (Some(row_section), Some(key_section), Some(lists)) = (section(), section(), section()) else {
+        return Err(damaged);
+    };
+    let lanes = split_lanes(&lists, lanes).ok_or(damaged)?;
+    let loaded = Loaded { first, rows: row_section, keys: key_section, lanes };
+    Ok((identity, Header { first, last, rows }, loaded))
+}
+
+fn split_lanes(lists: &[u8], lanes: usize) -> Option<Vec<(DestinationId, Vec<u8>)>> {
+    let (directory, mut rest) = lists.split_at_checked(lanes.checked_mul(8)?)?;
+    directory
+        .chunks_exact(8)
+        .map(|lane| {
+            let (list, after) = rest.split_at_checked(word(lane, 4) as usize * 4)?;
+            rest = after;
+            Some((DestinationId(word(lane, 0)), list.to_vec()))
+        })
+        .collect()
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+/// The first index in `0..count` for which `before` no longer holds.
+fn partition(count: usize, before: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, count);
+    while low < high {
+        let middle = low.midpoint(high);
+        if before(middle) { low = middle + 1 } else { high = middle }
+    }
+    low
+}
+
+/// A loaded index file that several readers share.
+pub(crate) type SharedIndex = Arc<Loaded>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SystemDisk;
+    use crate::shard::row::Row;
+    use wayhold_model::{
+        Event, EventParts, Generation, Position, Sequence, ShardId, StoredEvent, Timestamp,
+    };
+
+    const IDENTITY: Identity = Identity { generation: 1, shard: 0, number: 7, uuid: 0xabc << 70 | 5 };
+
+    fn recent(count: u64) -> Recent {
+        let mut recent = Recent::default();
+        for at in 0..count {
+            let parts = EventParts { id: "1", source: "/s", kind: "t", ..EventParts::default() };
+            let destinations = if at % 3 == 0 { vec![1, 9] } else { vec![9] };
+            recent.push(&Row {
+                stored: Arc::new(StoredEvent {
+                    position: Position {
+                        generation: Generation(1),
+                        shard: ShardId(0),
+                        sequence: Sequence(100 + at * 2),
+                    },
+                    accepted_at: Timestamp::from_micros(5_000 + at),
+                    destinations: Arc::new(DestinationSet::new(destinations.into_iter().map(DestinationId))),
+                    key_hash: (at % 2 == 0).then_some(at % 4),
+                    event: Arc::new(Event::new(&parts).unwrap()),
+                }),
+                id_hash: u128::from(at) << 64 | 77,
+                fingerprint: (at % 5 != 0).then_some(at + 1),
+            });
+        }
+        recent
+    }
+
+    #[test]
+    fn an_index_file_answers_what_the_memory_index_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("7.idx");
+        let recent = recent(50);
+        IndexFile::write(&SystemDisk, &path, IDENTITY, &recent).unwrap();
+        let (file, loaded) = IndexFile::open(&SystemDisk, &path).unwrap();
+        assert_eq!((file.identity, file.first, file.last, file.rows), (IDENTITY, 100, 198, 50));
+        assert_eq!(&file.counts, recent.counts());
+        for after in [0, 99, 100, 101, 150, 197, 198, 500] {
+            for destination in [1, 9, 4].map(DestinationId) {
+                assert!(loaded.lane_after(destination, after).eq(recent.lane_after(destination, after)));
+            }
+            for key in 0..5 {
+                assert!(loaded.key_after(key, after, 160).eq(recent.key_after(key, after, 160)), "{key} {after}");
+            }
+        }
+        for entry in recent.entries() {
+            assert_eq!(loaded.identity_at(entry.sequence), Some(Identified::from(entry)));
+            assert_eq!(loaded.find(entry.id_hash), Some(Identified::from(entry)));
+            assert_eq!(loaded.destinations_of(entry.sequence), *entry.destinations);
+        }
+        assert_eq!(loaded.identity_at(101), None);
+        assert_eq!(loaded.find(1), None);
+    }
+
+    #[test]
+    fn every_flipped_byte_and_every_cut_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("7.idx");
+        IndexFile::write(&SystemDisk, &path, IDENTITY, &recent(8)).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for offset in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[offset] ^= 1;
+            assert!(decode(&damaged).is_err(), "byte {offset}");
+            assert!(decode(&whole[..offset]).is_err(), "cut at {offset}");
+        }
+    }
+}
