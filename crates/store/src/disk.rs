@@ -33,6 +33,9 @@ pub trait Disk: Send + Sync + std::fmt::Debug + 'static {
     /// The whole of a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
+    /// `length` bytes of a file from `offset`; fewer where the file ends before.
+    fn read_range(&self, path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>>;
+
     /// Puts a whole file in place, durably: after a crash there is the new content, the former, or
     /// nothing, but never a part. Goes through `<name>.tmp`.
     fn replace(&self, path: &Path, content: &[u8]) -> io::Result<()>;
@@ -139,6 +142,16 @@ impl Disk for SystemDisk {
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         std::fs::read(path)
+    }
+
+    fn read_range(&self, path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let file = File::open(path)?;
+        // The length may come from a damaged file: what is there bounds it.
+        let left = file.metadata()?.len().saturating_sub(offset);
+        let length = length.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let mut bytes = vec![0; length];
+        file.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
     }
 
     fn replace(&self, path: &Path, content: &[u8]) -> io::Result<()> {

@@ -16,10 +16,12 @@ pub mod lane;
 pub mod options;
 pub mod store;
 
-pub(crate) mod shard;
-pub(crate) mod window;
+mod append;
+mod shard;
+mod space;
+mod window;
 
-pub(crate) mod connection;
+mod connection;
 pub mod disk;
 
 pub mod catalog;

@@ -3,11 +3,13 @@
 //!
 //! ```text
 //! header     magic "WAYIDX01", format, generation, shard, number, uuid, first and last sequence,
-//!            rows, lanes, then per section its length and checksum, then the header's checksum
+//!            newest acceptance, rows, then per section its length and checksum, then the header's
+//! directory  per lane: destination u32, count u32
 //! rows       per event, ascending: sequence - first u32, accepted_at u64, id hash u128, fingerprint u64
 //! keys       per event with a key, ascending: key hash u64, sequence - first u32
-//! lanes      per lane: destination u32, count u32; then per lane its sequences - first, u32 each
+//! lists      per lane, in the directory's order: sequence - first u32 each, ascending
 //! ```
+//! Opening reads header and directory alone, so that a start does not grow with the backlog.
 //! All little-endian; checksums are XXH3-64 seeded with the segment's uuid. A fingerprint of zero says
 //! that the id was made here.
 
@@ -24,7 +26,9 @@ use crate::disk::Disk;
 const MAGIC: &[u8; 8] = b"WAYIDX01";
 /// Version of the layout; a newer one is refused.
 pub(crate) const FORMAT: u32 = 1;
-const HEADER_BYTES: usize = 8 + 4 * 3 + 8 + 16 + 8 * 2 + 4 * 2 + 3 * 16 + 8;
+const SECTIONS: usize = 4;
+const SECTIONS_AT: usize = 8 + 4 * 3 + 8 + 16 + 8 * 4;
+const HEADER_BYTES: usize = SECTIONS_AT + SECTIONS * 16 + 8;
 const ROW_BYTES: usize = 4 + 8 + 16 + 8;
 const KEY_BYTES: usize = 8 + 4;
 
@@ -69,6 +73,8 @@ pub(crate) struct IndexFile {
     /// Obligations per destination.
     pub(crate) counts: BTreeMap<DestinationId, u64>,
     pub(crate) bytes: u64,
+    /// When its last event was accepted, in microseconds since the epoch.
+    pub(crate) newest: u64,
 }
 
 /// A whole index file in memory.
@@ -98,38 +104,45 @@ impl IndexFile {
             rows: entries.len(),
             counts: recent.counts().clone(),
             bytes: bytes.len() as u64,
+            newest: entries.last().map_or(0, |entry| entry.accepted_at),
         })
     }
 
-    /// Opens an index file; only header and lane counts stay in memory.
-    pub(crate) fn open(disk: &dyn Disk, path: &Path) -> Result<(Self, Loaded), IndexError> {
-        let bytes = disk.read(path)?;
-        let (identity, header, loaded) = decode(&bytes)?;
-        let counts = loaded.lanes.iter().map(|(id, list)| (*id, (list.len() / 4) as u64)).collect();
-        let file = Self {
+    /// Opens an index file: reads header and directory.
+    pub(crate) fn open(disk: &dyn Disk, path: &Path) -> Result<Self, IndexError> {
+        let bytes = disk.len(path)?;
+        let header = Header::decode(&disk.read_range(path, 0, HEADER_BYTES)?)?;
+        if header.sections.iter().map(|(length, _)| *length as u64).sum::<u64>() + HEADER_BYTES as u64 != bytes {
+            return Err(IndexError::Damaged("its length does not match its header"));
+        }
+        let [(length, check), ..] = header.sections;
+        let directory = disk.read_range(path, HEADER_BYTES as u64, length)?;
+        if hash::checksum(&directory, header.identity.check_seed()) != check {
+            return Err(IndexError::Damaged("its directory does not match its checksum"));
+        }
+        let counts = directory
+            .chunks_exact(8)
+            .map(|lane| (DestinationId(word(lane, 0)), u64::from(word(lane, 4))))
+            .collect();
+        Ok(Self {
             path: path.to_owned(),
-            identity,
+            identity: header.identity,
             first: header.first,
             last: header.last,
             rows: header.rows,
             counts,
-            bytes: bytes.len() as u64,
-        };
-        Ok((file, loaded))
+            bytes,
+            newest: header.newest,
+        })
     }
 
     /// Reads and verifies the whole file again.
     pub(crate) fn load(&self, disk: &dyn Disk) -> Result<Loaded, IndexError> {
-        let (identity, _, loaded) = decode(&disk.read(&self.path)?)?;
-        if identity != self.identity {
+        let (header, loaded) = decode(&disk.read(&self.path)?)?;
+        if header.identity != self.identity {
             return Err(IndexError::Damaged("it belongs to another segment"));
         }
         Ok(loaded)
-    }
-
-    /// Where it lies.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 }
 
@@ -166,6 +179,11 @@ impl Loaded {
         list.get(start * 4..).unwrap_or_default().chunks_exact(4).map(move |at| first + u64::from(word(at, 0)))
     }
 
+    /// Whether the event of one sequence owes a delivery to this destination.
+    pub(crate) fn owes(&self, destination: DestinationId, sequence: u64) -> bool {
+        sequence > 0 && self.lane_after(destination, sequence - 1).next() == Some(sequence)
+    }
+
     /// Sequences of one key in `(after, through]`, ascending.
     pub(crate) fn key_after(&self, key_hash: u64, after: u64, through: u64) -> impl Iterator<Item = u64> {
         let pair = |index: usize| {
@@ -182,9 +200,7 @@ impl Loaded {
 
     /// Whom the event of one sequence owes a delivery to.
     pub(crate) fn destinations_of(&self, sequence: u64) -> DestinationSet {
-        DestinationSet::new(self.lanes.iter().map(|(id, _)| *id).filter(|id| {
-            sequence > 0 && self.lane_after(*id, sequence - 1).next() == Some(sequence)
-        }))
+        DestinationSet::new(self.lanes.iter().map(|(id, _)| *id).filter(|id| self.owes(*id, sequence)))
     }
 
     fn lane(&self, destination: DestinationId) -> &[u8] {
@@ -224,9 +240,49 @@ impl From<&Entry> for Identified {
 }
 
 struct Header {
+    identity: Identity,
     first: u64,
     last: u64,
+    newest: u64,
     rows: usize,
+    /// Length and checksum of each section.
+    sections: [(usize, u64); SECTIONS],
+}
+
+impl Header {
+    fn decode(header: &[u8]) -> Result<Self, IndexError> {
+        if header.len() < HEADER_BYTES {
+            return Err(IndexError::Damaged("it is cut short"));
+        }
+        if header.get(..8) != Some(MAGIC) {
+            return Err(IndexError::Damaged("it does not begin as an index file"));
+        }
+        let format = word(header, 8);
+        if format > FORMAT {
+            return Err(IndexError::Newer(format));
+        }
+        let identity = Identity {
+            generation: word(header, 12),
+            shard: u16::try_from(word(header, 16)).unwrap_or(u16::MAX),
+            number: long(header, 20),
+            uuid: u128::from(long(header, 28)) | u128::from(long(header, 36)) << 64,
+        };
+        let checked = header.get(..HEADER_BYTES - 8).unwrap_or_default();
+        if hash::checksum(checked, identity.check_seed()) != long(header, HEADER_BYTES - 8) {
+            return Err(IndexError::Damaged("its header does not match its checksum"));
+        }
+        let length = |at: usize| usize::try_from(long(header, at)).unwrap_or(usize::MAX);
+        Ok(Self {
+            identity,
+            first: long(header, 44),
+            last: long(header, 52),
+            newest: long(header, 60),
+            rows: length(68),
+            sections: [0, 1, 2, 3]
+                .map(|index| SECTIONS_AT + index * 16)
+                .map(|at| (length(at), long(header, at + 8))),
+        })
+    }
 }
 
 fn encode(identity: Identity, recent: &Recent) -> Vec<u8> {
@@ -254,14 +310,18 @@ fn encode(identity: Identity, recent: &Recent) -> Vec<u8> {
         .iter()
         .flat_map(|(key, sequence)| key.to_le_bytes().into_iter().chain(offset(*sequence)))
         .collect();
-    let directory = lanes.iter().flat_map(|(id, list)| {
-        let count = u32::try_from(list.len() / 4).unwrap_or(u32::MAX);
-        id.0.to_le_bytes().into_iter().chain(count.to_le_bytes())
-    });
-    let lists: Vec<u8> = directory.chain(lanes.values().flatten().copied()).collect();
+    let directory: Vec<u8> = lanes
+        .iter()
+        .flat_map(|(id, list)| {
+            let count = u32::try_from(list.len() / 4).unwrap_or(u32::MAX);
+            id.0.to_le_bytes().into_iter().chain(count.to_le_bytes())
+        })
+        .collect();
+    let lists = lanes.into_values().flatten().collect();
 
     let seed = identity.check_seed();
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + rows.len() + keys.len() + lists.len());
+    let sections: [Vec<u8>; SECTIONS] = [directory, rows, keys, lists];
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + sections.iter().map(Vec::len).sum::<usize>());
     bytes.extend(MAGIC);
     bytes.extend(FORMAT.to_le_bytes());
     bytes.extend(identity.generation.to_le_bytes());
@@ -270,66 +330,52 @@ fn encode(identity: Identity, recent: &Recent) -> Vec<u8> {
     bytes.extend(identity.uuid.to_le_bytes());
     bytes.extend(first.to_le_bytes());
     bytes.extend(last.to_le_bytes());
-    bytes.extend(u32::try_from(entries.len()).unwrap_or(u32::MAX).to_le_bytes());
-    bytes.extend(u32::try_from(lanes.len()).unwrap_or(u32::MAX).to_le_bytes());
-    for section in [&rows, &keys, &lists] {
+    bytes.extend(entries.last().map_or(0, |entry| entry.accepted_at).to_le_bytes());
+    bytes.extend((entries.len() as u64).to_le_bytes());
+    for section in &sections {
         bytes.extend((section.len() as u64).to_le_bytes());
         bytes.extend(hash::checksum(section, seed).to_le_bytes());
     }
     let check = hash::checksum(&bytes, seed);
     bytes.extend(check.to_le_bytes());
-    for section in [rows, keys, lists] {
+    for section in sections {
         bytes.extend(section);
     }
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Result<(Identity, Header, Loaded), IndexError> {
-    let (header, body) = bytes.split_at_checked(HEADER_BYTES).ok_or(IndexError::Damaged("it is cut short"))?;
-    if header.get(..8) != Some(MAGIC) {
-        return Err(IndexError::Damaged("it does not begin as an index file"));
-    }
-    let format = word(header, 8);
-    if format > FORMAT {
-        return Err(IndexError::Newer(format));
-    }
-    let identity = Identity {
-        generation: word(header, 12),
-        shard: u16::try_from(word(header, 16)).unwrap_or(u16::MAX),
-        number: long(header, 20),
-        uuid: u128::from(long(header, 28)) | u128::from(long(header, 36)) << 64,
-    };
-    let seed = identity.check_seed();
-    let (checked, check) = header.split_at(HEADER_BYTES - 8);
-    if hash::checksum(checked, seed) != long(check, 0) {
-        return Err(IndexError::Damaged("its header does not match its checksum"));
-    }
-    let (first, last) = (long(header, 44), long(header, 52));
-    let (rows, lanes) = (word(header, 60) as usize, word(header, 64) as usize);
-    let mut rest = body;
-    let mut sections = [0, 1, 2].map(|index| (long(header, 68 + index * 16), long(header, 76 + index * 16))).into_iter();
-    let mut section = || {
-        let (length, check) = sections.next()?;
-        let (section, after) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+fn decode(bytes: &[u8]) -> Result<(Header, Loaded), IndexError> {
+    let header = Header::decode(bytes)?;
+    let seed = header.identity.check_seed();
+    let mut rest = bytes.get(HEADER_BYTES..).unwrap_or_default();
+    let mut sections = Vec::with_capacity(SECTIONS);
+    for (length, check) in header.sections {
+        let (section, after) =
+            rest.split_at_checked(length).ok_or(IndexError::Damaged("a section is cut short"))?;
+        if hash::checksum(section, seed) != check {
+            return Err(IndexError::Damaged("a section does not match its checksum"));
+        }
         rest = after;
-        (hash::checksum(section, seed) == check).then(|| section.to_vec())
+        sections.push(section);
+    }
+    let [directory, rows, keys, lists] = sections.as_slice() else {
+        return Err(IndexError::Damaged("a section is missing"));
     };
-    let damaged = IndexError::Damaged("a section does not match its checksum");
-    let (Some(row_section), Some(key_section), Some(lists)) = (section(), section(), section()) else {
-        return Err(damaged);
-    };
-    let lanes = split_lanes(&lists, lanes).ok_or(damaged)?;
-    let loaded = Loaded { first, rows: row_section, keys: key_section, lanes };
-    Ok((identity, Header { first, last, rows }, loaded))
+    if !rest.is_empty() {
+        return Err(IndexError::Damaged("it goes on after its last section"));
+    }
+    let lanes = split_lists(directory, lists)
+        .ok_or(IndexError::Damaged("its lists do not match its directory"))?;
+    let loaded = Loaded { first: header.first, rows: rows.to_vec(), keys: keys.to_vec(), lanes };
+    Ok((header, loaded))
 }
 
-fn split_lanes(lists: &[u8], lanes: usize) -> Option<Vec<(DestinationId, Vec<u8>)>> {
-    let (directory, mut rest) = lists.split_at_checked(lanes.checked_mul(8)?)?;
+fn split_lists(directory: &[u8], mut lists: &[u8]) -> Option<Vec<(DestinationId, Vec<u8>)>> {
     directory
         .chunks_exact(8)
         .map(|lane| {
-            let (list, after) = rest.split_at_checked(word(lane, 4) as usize * 4)?;
-            rest = after;
+            let (list, after) = lists.split_at_checked((word(lane, 4) as usize).checked_mul(4)?)?;
+            lists = after;
             Some((DestinationId(word(lane, 0)), list.to_vec()))
         })
         .collect()
@@ -397,7 +443,8 @@ mod tests {
         let path = dir.path().join("7.idx");
         let recent = recent(50);
         IndexFile::write(&SystemDisk, &path, IDENTITY, &recent).unwrap();
-        let (file, loaded) = IndexFile::open(&SystemDisk, &path).unwrap();
+        let file = IndexFile::open(&SystemDisk, &path).unwrap();
+        let loaded = file.load(&SystemDisk).unwrap();
         assert_eq!((file.identity, file.first, file.last, file.rows), (IDENTITY, 100, 198, 50));
         assert_eq!(&file.counts, recent.counts());
         for after in [0, 99, 100, 101, 150, 197, 198, 500] {

@@ -1,10 +1,18 @@
 //! One shard. Modules in suggested reading order.
 
+pub(crate) mod core;
+pub(crate) mod writer;
+
 pub(crate) mod row;
 pub(crate) mod segment;
 
 pub(crate) mod index_file;
 pub(crate) mod recent;
 
+pub(crate) mod recovery;
+
+pub(crate) mod keeper;
 pub(crate) mod mark;
+pub(crate) mod preparer;
+pub(crate) mod readers;
 pub(crate) mod tail;

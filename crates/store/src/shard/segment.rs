@@ -90,7 +90,7 @@ impl Segment {
             Index::Memory(recent) => {
                 Some((recent.entries().first()?.sequence, recent.entries().last()?.sequence))
             }
-            Index::File(file) => Some((file.first, file.last)),
+            Index::File(file) => (file.rows > 0).then_some((file.first, file.last)),
         }
     }
 
@@ -141,18 +141,39 @@ impl Segment {
         Ok(self.load(disk)?.lane_after(destination, after).take(max).collect())
     }
 
-    /// At most `max` sequences of one key in `(after, through]`.
+    /// Sequences of one key in `(after, through]` that owe a delivery to this destination.
     pub(crate) fn key_after(
         &self,
         disk: &dyn Disk,
+        destination: DestinationId,
         key_hash: u64,
         (after, through): (u64, u64),
-        max: usize,
     ) -> Result<Vec<u64>, IndexError> {
         if let Index::Memory(recent) = &*self.read() {
-            return Ok(recent.key_after(key_hash, after, through).take(max).collect());
+            let owes = |sequence: &u64| {
+                recent.entry(*sequence).is_some_and(|entry| entry.destinations.contains(destination))
+            };
+            return Ok(recent.key_after(key_hash, after, through).filter(owes).collect());
         }
-        Ok(self.load(disk)?.key_after(key_hash, after, through).take(max).collect())
+        let index = self.load(disk)?;
+        let owes = |sequence: &u64| index.owes(destination, *sequence);
+        Ok(index.key_after(key_hash, after, through).filter(owes).collect())
+    }
+
+    /// When its newest event was accepted, in microseconds since the epoch.
+    pub(crate) fn newest(&self) -> u64 {
+        match &*self.read() {
+            Index::Memory(recent) => recent.entries().last().map_or(0, |entry| entry.accepted_at),
+            Index::File(file) => file.newest,
+        }
+    }
+
+    /// How many events it holds.
+    pub(crate) fn rows(&self) -> usize {
+        match &*self.read() {
+            Index::Memory(recent) => recent.entries().len(),
+            Index::File(file) => file.rows,
+        }
     }
 
     /// What is known of one sequence.
@@ -161,6 +182,20 @@ impl Segment {
             return Ok(recent.entry(sequence).map(Identified::from));
         }
         Ok(self.load(disk)?.identity_at(sequence))
+    }
+
+    /// Hands every identity to `take`, ascending by sequence.
+    pub(crate) fn each_identity(
+        &self,
+        disk: &dyn Disk,
+        take: impl FnMut(Identified),
+    ) -> Result<(), IndexError> {
+        if let Index::Memory(recent) = &*self.read() {
+            recent.entries().iter().map(Identified::from).for_each(take);
+            return Ok(());
+        }
+        self.load(disk)?.identities().for_each(take);
+        Ok(())
     }
 
     /// The newest event of one identity; looks at all.

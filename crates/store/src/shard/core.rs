@@ -1,0 +1,303 @@
+//! What a shard's threads and readers share.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use wayhold_model::{Clock, DestinationId, Generation, LaneId, Position, Sequence, ShardId, StoredEvent};
+
+use super::readers::{Readers, RowsError};
+use super::segment::Segment;
+use super::tail::Tail;
+use crate::catalog::Catalog;
+use crate::disk::Disk;
+use crate::error::ReadError;
+use crate::figures::{COMMIT_BUCKETS, GROUP_BUCKETS};
+use crate::options::Options;
+use crate::progress::Progress;
+use crate::space::Space;
+use crate::window::Window;
+
+/// One shard, as everybody but its writer sees it.
+pub(crate) struct Shard {
+    pub(crate) generation: Generation,
+    pub(crate) id: ShardId,
+    pub(crate) dir: PathBuf,
+    pub(crate) options: Options,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) hash_seed: u64,
+    /// Segments with a database, ascending by number and by sequence; the last is active.
+    pub(crate) segments: RwLock<Vec<Arc<Segment>>>,
+    /// Segments of which only the index file is left, ascending.
+    pub(crate) remembered: RwLock<Vec<Arc<Segment>>>,
+    pub(crate) readers: Readers,
+    pub(crate) tail: Tail,
+    pub(crate) window: Arc<Window>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) progress: Progress,
+    pub(crate) catalog: Catalog,
+    pub(crate) bells: Bells,
+    pub(crate) condition: Condition,
+    pub(crate) commits: Commits,
+    /// The newest committed sequence.
+    pub(crate) newest: AtomicU64,
+    /// Whether the last run ended without a clean stop.
+    pub(crate) unclean: bool,
+    /// Wakes the keeper before its next round, and whoever waits for the keeper after it.
+    pub(crate) keeper: Gate,
+    /// Whether the mark was written since its last sync.
+    pub(crate) mark_dirty: AtomicBool,
+}
+
+impl Shard {
+    /// The public place of a sequence.
+    pub(crate) fn position(&self, sequence: u64) -> Position {
+        Position { generation: self.generation, shard: self.id, sequence: Sequence(sequence) }
+    }
+
+    /// The lane of a destination; `None` for one that the catalogue does not know.
+    pub(crate) fn lane_of(&self, destination: DestinationId) -> Option<LaneId> {
+        self.catalog.destination(destination).map(|record| record.lane)
+    }
+
+    /// Segments with a database, ascending.
+    pub(crate) fn segments(&self) -> Vec<Arc<Segment>> {
+        self.segments.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A new segment takes over as the active one.
+    pub(crate) fn add_segment(&self, segment: Arc<Segment>) {
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+    }
+
+    /// A segment whose database is gone is remembered by its index file.
+    pub(crate) fn remember_segment(&self, segment: &Arc<Segment>) {
+        let mut remembered = self.remembered.write().unwrap_or_else(PoisonError::into_inner);
+        remembered.push(Arc::clone(segment));
+        // Segments are dropped in any order; look-ups expect them ascending.
+        remembered.sort_unstable_by_key(|segment| segment.number());
+        drop(remembered);
+        self.segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|other| other.number() != segment.number());
+    }
+
+    /// The segment, with a database or without, that holds a sequence.
+    pub(crate) fn segment_of(&self, sequence: u64) -> Option<(Arc<Segment>, Held)> {
+        let holds = |segment: &&Arc<Segment>| {
+            segment.span().is_some_and(|(first, last)| (first..=last).contains(&sequence))
+        };
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(segment) = segments.iter().rev().find(holds) {
+            return Some((Arc::clone(segment), Held::Whole));
+        }
+        let remembered = self.remembered.read().unwrap_or_else(PoisonError::into_inner);
+        remembered.iter().rev().find(holds).map(|segment| (Arc::clone(segment), Held::IndexOnly))
+    }
+
+    /// One event, from memory or disk.
+    pub(crate) fn event(&self, sequence: u64) -> Result<Option<Arc<StoredEvent>>, ReadError> {
+        if let Some(event) = self.tail.get(sequence) {
+            return Ok(Some(event));
+        }
+        let Some((segment, Held::Whole)) = self.segment_of(sequence) else { return Ok(None) };
+        let mut rows = self.rows(&segment, &[sequence])?;
+        match rows.pop() {
+            Some(Ok(row)) => Ok(Some(row)),
+            Some(Err(_)) | None => Err(ReadError::Damaged { position: self.position(sequence) }),
+        }
+    }
+
+    /// Events of a segment by sequence, ascending; `Err` holds the sequence of a damaged row, which is
+    /// reported in health.
+    pub(crate) fn rows(
+        &self,
+        segment: &Segment,
+        sequences: &[u64],
+    ) -> Result<Vec<Result<Arc<StoredEvent>, u64>>, ReadError> {
+        let context = (self.hash_seed, self.options.vfs.as_deref());
+        let rows = self
+            .readers
+            .rows(segment, sequences, crate::options::READ_BYTES_MAX, context)
+            .map_err(|error| self.unreadable(segment, &error))?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                if let Err(sequence) = &row {
+                    self.condition.degraded(format!(
+                        "event {} in {} is damaged on disk",
+                        self.position(*sequence),
+                        segment.path.display()
+                    ));
+                }
+                row.map(|row| row.stored)
+            })
+            .collect())
+    }
+
+    fn unreadable(&self, segment: &Segment, error: &RowsError) -> ReadError {
+        let failed = ReadError::Failed { file: segment.path.display().to_string(), reason: error.to_string() };
+        self.condition.degraded(failed.to_string());
+        failed
+    }
+}
+
+/// How much of an event is still held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// Its row.
+    Whole,
+    /// Only its trace in the index file.
+    IndexOnly,
+}
+
+/// One bell per lane, rung when something for it was committed.
+#[derive(Default)]
+pub(crate) struct Bells {
+    bells: RwLock<HashMap<DestinationId, Arc<Notify>>>,
+}
+
+impl Bells {
+    /// The bell of one lane.
+    pub(crate) fn of(&self, destination: DestinationId) -> Arc<Notify> {
+        let mut bells = self.bells.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(bells.entry(destination).or_default())
+    }
+
+    /// Rings for these lanes.
+    pub(crate) fn ring(&self, destinations: &[DestinationId]) {
+        let bells = self.bells.read().unwrap_or_else(PoisonError::into_inner);
+        for destination in destinations {
+            if let Some(bell) = bells.get(destination) {
+                bell.notify_one();
+            }
+        }
+    }
+}
+
+/// Whether a shard can write, and what a person should know of it.
+#[derive(Default)]
+pub(crate) struct Condition {
+    unavailable: RwLock<Option<String>>,
+    is_unavailable: AtomicBool,
+    degraded: Mutex<Vec<String>>,
+}
+
+/// Most findings kept: after so many of one kind the next one says nothing new.
+const FINDINGS_MAX: usize = 100;
+
+impl Condition {
+    /// Why nothing can be written now.
+    pub(crate) fn unavailable(&self) -> Option<String> {
+        if !self.is_unavailable.load(Ordering::Acquire) {
+            return None;
+        }
+        self.unavailable.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Nothing can be written from now on, or (`None`) it can again.
+    pub(crate) fn set_unavailable(&self, reason: Option<String>) {
+        let mut unavailable = self.unavailable.write().unwrap_or_else(PoisonError::into_inner);
+        self.is_unavailable.store(reason.is_some(), Ordering::Release);
+        *unavailable = reason;
+    }
+
+    /// Adds a finding, logged once.
+    pub(crate) fn degraded(&self, finding: String) {
+        let mut degraded = self.degraded.lock().unwrap_or_else(PoisonError::into_inner);
+        if degraded.len() < FINDINGS_MAX && !degraded.contains(&finding) {
+            tracing::error!(finding, "the store is degraded");
+            degraded.push(finding);
+        }
+    }
+
+    /// All findings since the start.
+    pub(crate) fn findings(&self) -> Vec<String> {
+        self.degraded.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Counts of commits since the start.
+#[derive(Default)]
+pub(crate) struct Commits {
+    pub(crate) groups: AtomicU64,
+    pub(crate) events: AtomicU64,
+    pub(crate) micros: AtomicU64,
+    pub(crate) by_duration: [AtomicU64; COMMIT_BUCKETS.len() + 1],
+    pub(crate) by_size: [AtomicU64; GROUP_BUCKETS.len() + 1],
+}
+
+impl Commits {
+    /// One commit of `events` events that took `took`.
+    pub(crate) fn count(&self, events: usize, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let events = events as u64;
+        self.groups.fetch_add(1, Ordering::Relaxed);
+        self.events.fetch_add(events, Ordering::Relaxed);
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+        for (counts, bounds, value) in [
+            (self.by_duration.as_slice(), COMMIT_BUCKETS.as_slice(), micros),
+            (self.by_size.as_slice(), GROUP_BUCKETS.as_slice(), events),
+        ] {
+            let bucket = bounds.partition_point(|bound| *bound < value);
+            if let Some(count) = counts.get(bucket) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Lets one thread wake another before its next round, and wait for a round's end.
+#[derive(Default)]
+pub(crate) struct Gate {
+    rounds: Mutex<Rounds>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Rounds {
+    wanted: bool,
+    ended: u64,
+}
+
+impl Gate {
+    /// Asks for a round soon.
+    pub(crate) fn wake(&self) {
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner).wanted = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until somebody asks for a round, at most `timeout`.
+    pub(crate) fn await_wake(&self, timeout: Duration) {
+        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut rounds, _) = self
+            .changed
+            .wait_timeout_while(rounds, timeout, |rounds| !rounds.wanted)
+            .unwrap_or_else(PoisonError::into_inner);
+        rounds.wanted = false;
+    }
+
+    /// A round has ended.
+    pub(crate) fn round_ended(&self) {
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner).ended += 1;
+        self.changed.notify_all();
+    }
+
+    /// Asks for a round and waits until one ends, at most `timeout`.
+    pub(crate) fn await_round(&self, timeout: Duration) {
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        rounds.wanted = true;
+        self.changed.notify_all();
+        let before = rounds.ended;
+        drop(
+            self.changed
+                .wait_timeout_while(rounds, timeout, |rounds| rounds.ended == before)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+}

@@ -1,0 +1,248 @@
+//! Keeps a shard in order beside its writer: writes index files, syncs the mark, unlinks what is
+//! resolved, forgets ids that have left the window, watches the disk. A second thread checkpoints closed
+//! segments, which takes longer.
+//!
+//! Nothing here is on the way of an event; a crash between two steps is completed at the next start.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::{debug, warn};
+use wayhold_model::{DestinationId, LaneId, Sequence};
+
+use super::core::Shard;
+use super::segment::{self, Segment};
+use crate::disk::{Overwrite, unlink_database};
+
+/// How often resolved segments are looked for: cleaning is not urgent, and each look costs a little.
+const CLEAN_EVERY: Duration = Duration::from_millis(250);
+
+/// How often an idle checkpointer looks for work.
+const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
+
+/// Runs rounds until told to stop.
+pub(crate) fn run(shard: &Shard, mark: &dyn Overwrite, stop: &AtomicBool) {
+    let mut cleaned = Instant::now();
+    while !stop.load(Ordering::Acquire) {
+        shard.keeper.await_wake(shard.options.mark_sync);
+        index(shard);
+        sync_mark(shard, mark);
+        shard.space.check();
+        if cleaned.elapsed() >= CLEAN_EVERY {
+            clean(shard);
+            cleaned = Instant::now();
+        }
+        shard.keeper.round_ended();
+    }
+}
+
+/// Checkpoints closed segments until told to stop.
+pub(crate) fn run_checkpoints(shard: &Shard, stop: &AtomicBool) {
+    while !stop.load(Ordering::Acquire) {
+        let due = due_for_checkpoint(shard);
+        if due.is_empty() {
+            std::thread::sleep(CHECKPOINT_EVERY);
+        }
+        for segment in due {
+            checkpoint(shard, &segment);
+            shard.keeper.round_ended();
+            if stop.load(Ordering::Acquire) {
+                return;
+            }
+        }
+    }
+}
+
+/// Writes the index files of closed segments.
+fn index(shard: &Shard) {
+    for segment in shard.segments().iter().filter(|segment| segment.is_closed() && !segment.is_indexed()) {
+        if let Err(error) = segment.write_index(shard.disk.as_ref()) {
+            warn!(segment = segment.number(), %error, "an index file cannot be written; trying again");
+        }
+    }
+}
+
+fn sync_mark(shard: &Shard, mark: &dyn Overwrite) {
+    if shard.mark_dirty.swap(false, Ordering::AcqRel)
+        && let Err(error) = mark.sync()
+    {
+        shard.condition.degraded(format!("the mark cannot be synced: {error}"));
+    }
+}
+
+/// Unlinks segments of which nothing is unresolved, and index files that have left the window.
+fn clean(shard: &Shard) {
+    for segment in shard.segments() {
+        if !segment.is_closed() || !segment.is_indexed() {
+            continue;
+        }
+        if segment.rows() == 0 {
+            drop_empty(shard, &segment);
+        } else if is_resolved(shard, &segment) {
+            drop_segment(shard, &segment);
+        }
+    }
+    if let Some((first, _)) = shard.segments().iter().find_map(|segment| segment.span()) {
+        for lane in shard.catalog.destinations().iter().map(|destination| destination.lane) {
+            shard.progress.raise_floor(lane, Sequence(first));
+        }
+    }
+    forget(shard);
+}
+
+/// Whether every delivery of a segment is resolved. Remembers per lane the first that is not, so that a
+/// stuck segment costs one look and a draining one is walked once.
+fn is_resolved(shard: &Shard, segment: &Segment) -> bool {
+    let mut from = segment.unresolved_from.lock().unwrap_or_else(PoisonError::into_inner);
+    for destination in segment.counts().into_keys() {
+        let Some(lane) = shard.lane_of(destination) else { return false };
+        let known = from.get(&destination).copied();
+        if known == Some(RESOLVED) {
+            continue;
+        }
+        if let Some(sequence) = known
+            && !shard.progress.view(lane, |view| view.is_resolved(Sequence(sequence)))
+        {
+            return false;
+        }
+        match first_unresolved(shard, segment, destination, lane, known.unwrap_or(0)) {
+            Some(sequence) => {
+                from.insert(destination, sequence);
+                return false;
+            }
+            None => from.insert(destination, RESOLVED),
+        };
+    }
+    true
+}
+
+/// In `Segment::unresolved_from`: nothing of the lane is unresolved.
+const RESOLVED: u64 = u64::MAX;
+
+fn first_unresolved(
+    shard: &Shard,
+    segment: &Segment,
+    destination: DestinationId,
+    lane: LaneId,
+    after: u64,
+) -> Option<u64> {
+    let sequences = match segment.lane_after(shard.disk.as_ref(), destination, after, usize::MAX) {
+        Ok(sequences) => sequences,
+        Err(error) => {
+            shard.condition.degraded(format!("{} {error}", segment.index_path.display()));
+            // Not known to be resolved, so it is kept.
+            return Some(after.saturating_add(1));
+        }
+    };
+    shard.progress.view(lane, |view| {
+        sequences.into_iter().find(|sequence| !view.is_resolved(Sequence(*sequence)))
+    })
+}
+
+/// Records durably that a segment is dropped, then unlinks it. In this order a crash between the two is
+/// completed at the next start, and the accounting counts its events once.
+fn drop_segment(shard: &Shard, segment: &Arc<Segment>) {
+    let Some((first, last)) = segment.span() else { return };
+    if !shard.readers.close(segment.number()) {
+        return;
+    }
+    let accepted: Vec<(LaneId, u64)> = segment
+        .counts()
+        .into_iter()
+        .filter_map(|(destination, count)| Some((shard.lane_of(destination)?, count)))
+        .collect();
+    let recorded = shard.progress.drop_segment(
+        segment.number(),
+        Sequence(first),
+        Sequence(last),
+        &accepted,
+    );
+    if recorded.is_err() {
+        // Progress says in health why it cannot record; the segment stays until it can.
+        return;
+    }
+    shard.remember_segment(segment);
+    if let Err(error) = unlink_database(shard.disk.as_ref(), &segment.path) {
+        warn!(segment = segment.number(), %error, "a resolved segment cannot be unlinked; the next start does");
+        return;
+    }
+    shard.progress.forget_dropped(segment.number());
+    debug!(segment = segment.number(), "segment dropped");
+}
+
+/// Unlinks a segment that failed before its first row was acknowledged. The index file goes last: it says
+/// that the database holds nothing.
+fn drop_empty(shard: &Shard, segment: &Arc<Segment>) {
+    shard.remember_segment(segment);
+    shard.remembered.write().unwrap_or_else(PoisonError::into_inner).retain(|other| other.number() != segment.number());
+    for removed in [unlink_database(shard.disk.as_ref(), &segment.path), shard.disk.unlink(&segment.index_path)] {
+        if let Err(error) = removed {
+            warn!(segment = segment.number(), %error, "an empty segment cannot be unlinked; the next start does");
+        }
+    }
+}
+
+/// Unlinks index files whose every id has left the window, by time or by number.
+fn forget(shard: &Shard) {
+    let window = u64::try_from(shard.options.window.as_micros()).unwrap_or(u64::MAX);
+    let oldest = shard.clock.now().as_micros().saturating_sub(window);
+    let mut rows: usize = shard.segments().iter().map(|segment| segment.rows()).sum();
+    let mut remembered = shard.remembered.write().unwrap_or_else(PoisonError::into_inner);
+    let mut gone = Vec::new();
+    for segment in remembered.iter().rev() {
+        if segment.newest() < oldest || rows >= shard.options.window_ids {
+            gone.push(Arc::clone(segment));
+        }
+        rows += segment.rows();
+    }
+    remembered.retain(|segment| gone.iter().all(|other| other.number() != segment.number()));
+    drop(remembered);
+    for segment in gone {
+        if let Err(error) = shard.disk.unlink(&segment.index_path) {
+            warn!(segment = segment.number(), %error, "an index file cannot be unlinked; the next start does");
+        }
+    }
+}
+
+fn due_for_checkpoint(shard: &Shard) -> Vec<Arc<Segment>> {
+    let after = u64::try_from(shard.options.checkpoint_after.as_micros()).unwrap_or(u64::MAX);
+    let due = shard.clock.now().as_micros().saturating_sub(after);
+    let mut segments = shard.segments();
+    segments.retain(|segment| {
+        segment.is_closed()
+            && segment.is_indexed()
+            && segment.closed_at.load(Ordering::Relaxed) <= due
+            && !segment.checkpointed.load(Ordering::Relaxed)
+    });
+    segments
+}
+
+fn checkpoint(shard: &Shard, segment: &Segment) {
+    match segment::checkpoint(&segment.path, shard.options.vfs.as_deref()) {
+        Ok(true) => {
+            segment.checkpointed.store(true, Ordering::Relaxed);
+            if let Ok(bytes) = shard.disk.len(&segment.path) {
+                segment.bytes.store(bytes, Ordering::Relaxed);
+            }
+        }
+        Ok(false) => {}
+        Err(error) if segment.path.exists() => {
+            shard.condition.degraded(format!("{} cannot be checkpointed: {error}", segment.path.display()));
+            // Trying for ever would hold up accepting; the rows stay readable in the WAL.
+            segment.checkpointed.store(true, Ordering::Relaxed);
+        }
+        // It was resolved and unlinked meanwhile.
+        Err(_) => {}
+    }
+}
+
+/// Obligations per destination over segments with a database.
+pub(crate) fn held_counts(segments: &[Arc<Segment>]) -> BTreeMap<DestinationId, u64> {
+    let mut held = BTreeMap::new();
+    for (destination, count) in segments.iter().flat_map(|segment| segment.counts()) {
+        *held.entry(destination).or_default() += count;
+    }
+    held
+}

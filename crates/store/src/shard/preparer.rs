@@ -1,0 +1,92 @@
+//! Makes the next segment's file before it is needed, so that no request waits for one. A thread of its
+//! own: a rendezvous with the writer keeps exactly one file ready and numbers in order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tracing::error;
+
+use super::index_file::Identity;
+use super::recent::Recent;
+use super::segment::{Segment, SegmentWriter, database_path};
+use crate::connection::ConnectionError;
+use crate::disk::{Disk, unlink_database};
+
+/// A new, empty segment.
+pub(crate) struct Prepared {
+    pub(crate) file: SegmentWriter,
+    pub(crate) segment: Segment,
+}
+
+/// What a new segment is made with.
+#[derive(Clone)]
+pub(crate) struct Recipe {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) dir: std::path::PathBuf,
+    pub(crate) generation: u32,
+    pub(crate) shard: u16,
+    pub(crate) hash_seed: u64,
+    pub(crate) page_size: u32,
+    pub(crate) vfs: Option<String>,
+}
+
+/// How long to wait before trying again to make a file.
+const RETRY: Duration = Duration::from_millis(200);
+
+impl Recipe {
+    /// Makes segment `number`.
+    pub(crate) fn make(&self, number: u64) -> Result<Prepared, ConnectionError> {
+        let mut uuid = [0; 16];
+        getrandom::fill(&mut uuid).map_err(|error| ConnectionError::Make(std::io::Error::other(error)))?;
+        let identity = Identity {
+            generation: self.generation,
+            shard: self.shard,
+            number,
+            uuid: u128::from_le_bytes(uuid),
+        };
+        let path = database_path(&self.dir, number);
+        let settings = (self.page_size, self.vfs.as_deref());
+        let file = SegmentWriter::create(self.disk.as_ref(), &path, identity, self.hash_seed, settings)?;
+        Ok(Prepared { file, segment: Segment::unindexed(&self.dir, identity, Recent::default()) })
+    }
+}
+
+/// Starts making segments from `number` on. The thread ends when the receiver is dropped, and takes the
+/// unused file with it; `stop` ends it even while no file can be made.
+pub(crate) fn start(
+    recipe: Recipe,
+    number: u64,
+    stop: Arc<AtomicBool>,
+) -> std::io::Result<(Receiver<Prepared>, JoinHandle<()>)> {
+    let (sender, receiver) = sync_channel(0);
+    let thread = std::thread::Builder::new()
+        .name("wayhold-prepare".to_owned())
+        .spawn(move || run(&recipe, number, &sender, &stop))?;
+    Ok((receiver, thread))
+}
+
+fn run(recipe: &Recipe, first: u64, sender: &SyncSender<Prepared>, stop: &AtomicBool) {
+    for number in first.. {
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        let prepared = match recipe.make(number) {
+            Ok(prepared) => prepared,
+            Err(failure) => {
+                error!(number, error = %failure, "a new segment cannot be made; trying again");
+                std::thread::sleep(RETRY);
+                continue;
+            }
+        };
+        if let Err(unused) = sender.send(prepared) {
+            let Prepared { file, segment } = unused.0;
+            drop(file);
+            // It never held a row; left behind, the next start would remove it.
+            drop(unlink_database(recipe.disk.as_ref(), &segment.path));
+            return;
+        }
+    }
+}

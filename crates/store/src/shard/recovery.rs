@@ -1,0 +1,509 @@
+//! Opening a shard: what the last run left is sealed, what cannot be proven synced is copied and synced,
+//! and a new segment begins. Takes as long with millions pending as with none: only segments without an
+//! index file (at most three) and the index files of the window are read.
+//!
+//! Nothing is deleted that might hold an acknowledged event: what is unknown or damaged is named and
+//! quarantined, and the rest is served. Every step can be repeated after a crash: copies keep their
+//! sequences, old segments are sealed before the mark moves on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use wayhold_model::{Sequence, Timestamp};
+
+use super::core::{Condition, Shard};
+use super::index_file::{IndexError, IndexFile};
+use super::mark::{Mark, MarkFile, Reach};
+use super::preparer::Recipe;
+use super::recent::Recent;
+use super::row::Row;
+use super::segment::{Segment, SegmentError, SegmentReader, database_path, index_path};
+use super::writer::{Active, Start, advance};
+use crate::disk::{Disk, quarantine, quarantine_database, unlink_database};
+use crate::error::OpenError;
+use crate::progress::Progress;
+
+/// Rows copied in one transaction.
+const COPY_ROWS: usize = 4096;
+
+/// What was found and what goes on from there.
+pub(crate) struct Recovered {
+    pub(crate) segments: Vec<Arc<Segment>>,
+    pub(crate) remembered: Vec<Arc<Segment>>,
+    pub(crate) start: Start,
+    /// Number of the next segment to make.
+    pub(crate) next_number: u64,
+    pub(crate) unproven: u64,
+    pub(crate) unclean: bool,
+}
+
+/// What opening needs.
+pub(crate) struct Opening<'a> {
+    pub(crate) recipe: &'a Recipe,
+    pub(crate) progress: &'a Progress,
+    pub(crate) condition: &'a Condition,
+    pub(crate) now: Timestamp,
+}
+
+/// The files of a shard by their meaning.
+#[derive(Default)]
+struct Files {
+    databases: BTreeSet<u64>,
+    indexes: BTreeSet<u64>,
+    /// Highest number that any name holds.
+    highest: u64,
+}
+
+impl Opening<'_> {
+    /// Opens the shard's files.
+    pub(crate) fn run(self) -> Result<Recovered, OpenError> {
+        let (mark_file, mark) = MarkFile::open(self.disk(), &self.dir().join("mark"))
+            .map_err(|error| unusable(&self.dir().join("mark"), &error))?;
+        if mark.is_none() && self.disk().exists(&self.dir().join("mark")).unwrap_or(false) {
+            // Normal in a new directory; elsewhere it only means that more is copied.
+            tracing::debug!("the mark proves nothing");
+        }
+        let mark = mark.unwrap_or_default();
+        self.finish_drops()?;
+        let files = self.sort_files()?;
+        let (mut segments, remembered) = self.indexed(&files)?;
+        let mut left = self.unindexed(&files, &mark)?;
+
+        let highest = files.highest.max(mark.newest());
+        let mut next_number = highest + 1;
+        let active = loop {
+            match self.recipe.make(next_number) {
+                Ok(prepared) => break prepared,
+                Err(error) => return Err(unusable(&database_path(self.dir(), next_number), &error)),
+            }
+        };
+        let mut active = Active {
+            file: active.file,
+            segment: Arc::new(active.segment),
+            rows: 0,
+            since: None,
+        };
+        next_number += 1;
+        let unproven: Vec<Row> = std::mem::take(&mut left.unproven).into_values().collect();
+        self.copy(&unproven, &mut active)?;
+        self.seal(&mut left, &mut segments)?;
+
+        let newest = self.newest_sequence(&segments, &remembered, &active, &mark);
+        let mut start = Start {
+            next: newest + 1,
+            now: self.store_time(&segments, &remembered, &active),
+            active,
+            mark_file,
+            mark,
+        };
+        self.move_mark(&mut start, newest)?;
+        segments.push(Arc::clone(&start.active.segment));
+        Ok(Recovered {
+            segments,
+            remembered,
+            start,
+            next_number,
+            unproven: unproven.len() as u64,
+            unclean: !mark.clean && mark != Mark::default(),
+        })
+    }
+
+    fn disk(&self) -> &dyn Disk {
+        self.recipe.disk.as_ref()
+    }
+
+    fn dir(&self) -> &Path {
+        &self.recipe.dir
+    }
+
+    /// Unlinks what the last run had recorded as dropped.
+    fn finish_drops(&self) -> Result<(), OpenError> {
+        for dropped in self.progress.dropped() {
+            let path = database_path(self.dir(), dropped.segment);
+            unlink_database(self.disk(), &path).map_err(|error| unusable(&path, &error))?;
+            self.progress.forget_dropped(dropped.segment);
+        }
+        Ok(())
+    }
+
+    fn sort_files(&self) -> Result<Files, OpenError> {
+        let mut files = Files::default();
+        let names = self.disk().list(self.dir()).map_err(|error| unusable(self.dir(), &error))?;
+        let names: Vec<String> =
+            names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
+        for name in &names {
+            let number = name.split('.').next().and_then(|stem| stem.parse::<u64>().ok());
+            files.highest = files.highest.max(number.unwrap_or(0));
+            match (number, name.split_once('.').map(|(_, rest)| rest)) {
+                (Some(number), Some("db")) => {
+                    files.databases.insert(number);
+                }
+                (Some(number), Some("idx")) => {
+                    files.indexes.insert(number);
+                }
+                _ => {}
+            }
+        }
+        for name in names {
+            self.judge(&name, &files)?;
+        }
+        Ok(files)
+    }
+
+    /// Removes our own leftovers and quarantines what nobody knows.
+    fn judge(&self, name: &str, files: &Files) -> Result<(), OpenError> {
+        let path = self.dir().join(name);
+        let number = name.split('.').next().and_then(|stem| stem.parse::<u64>().ok());
+        let rest = name.split_once('.').map(|(_, rest)| rest);
+        let ours = name == "mark" || name.starts_with("state") || name.contains(".quarantined.");
+        match (number, rest) {
+            _ if ours => Ok(()),
+            (Some(_), Some("db" | "idx")) => Ok(()),
+            (Some(number), Some("db-wal" | "db-shm")) if files.databases.contains(&number) => Ok(()),
+            // The database was unlinked in a drop that is known by its index file.
+            (Some(number), Some("db-wal" | "db-shm")) if files.indexes.contains(&number) => {
+                self.disk().unlink(&path).map_err(|error| unusable(&path, &error))
+            }
+            // A whole file is only ever put in place by rename: a temporary name holds nothing.
+            _ if name.ends_with(".tmp") => {
+                self.disk().unlink(&path).map_err(|error| unusable(&path, &error))
+            }
+            _ => {
+                let aside = quarantine(self.disk(), &path).map_err(|error| unusable(&path, &error))?;
+                self.condition.degraded(format!(
+                    "{} is not a file of this store; it was put aside as {}",
+                    path.display(),
+                    aside.display()
+                ));
+                Ok(())
+            }
+        }
+    }
+
+    /// Opens sealed segments, and those of which only the index file is left.
+    #[expect(clippy::type_complexity, reason = "two lists of the same thing")]
+    fn indexed(&self, files: &Files) -> Result<(Vec<Arc<Segment>>, Vec<Arc<Segment>>), OpenError> {
+        let (mut whole, mut remembered) = (Vec::new(), Vec::new());
+        for &number in &files.indexes {
+            let path = index_path(self.dir(), number);
+            let file = match IndexFile::open(self.disk(), &path) {
+                Ok(file) if self.belongs(&file, number) => file,
+                Ok(_) => {
+                    self.set_aside_index(&path, "belongs to another segment")?;
+                    continue;
+                }
+                Err(IndexError::Newer(found)) => {
+                    let known = super::index_file::FORMAT;
+                    return Err(OpenError::Newer { file: path, found, known });
+                }
+                Err(error) => {
+                    self.set_aside_index(&path, &error.to_string())?;
+                    continue;
+                }
+            };
+            let segment = Segment::indexed(self.dir(), file);
+            if segment.rows() == 0 {
+                let removed = unlink_database(self.disk(), &segment.path)
+                    .and_then(|()| self.disk().unlink(&path));
+                removed.map_err(|error| unusable(&path, &error))?;
+            } else if files.databases.contains(&number) {
+                self.note_closed(&segment);
+                whole.push(Arc::new(segment));
+            } else {
+                self.report_missing(&segment);
+                remembered.push(Arc::new(segment));
+            }
+        }
+        Ok((whole, remembered))
+    }
+
+    fn belongs(&self, file: &IndexFile, number: u64) -> bool {
+        let identity = file.identity;
+        identity.number == number
+            && identity.generation == self.recipe.generation
+            && identity.shard == self.recipe.shard
+    }
+
+    /// A damaged index file is put aside; where the database is there, it is made again from it.
+    fn set_aside_index(&self, path: &Path, reason: &str) -> Result<(), OpenError> {
+        let aside = quarantine(self.disk(), path).map_err(|error| unusable(path, &error))?;
+        self.condition.degraded(format!(
+            "{} {reason}; it was put aside as {}",
+            path.display(),
+            aside.display()
+        ));
+        Ok(())
+    }
+
+    fn note_closed(&self, segment: &Segment) {
+        segment.closed_at.store(self.now.as_micros().max(1), Ordering::Release);
+        let bytes = |path: &Path| self.disk().len(path).unwrap_or(0);
+        let mut wal = segment.path.clone().into_os_string();
+        wal.push("-wal");
+        let wal_bytes = bytes(Path::new(&wal));
+        segment.checkpointed.store(wal_bytes == 0, Ordering::Relaxed);
+        segment.bytes.store(bytes(&segment.path) + wal_bytes, Ordering::Relaxed);
+    }
+
+    /// Names a segment that should be there: it was never recorded as dropped and holds deliveries that
+    /// are not resolved.
+    fn report_missing(&self, segment: &Segment) {
+        let Ok(index) = segment.load(self.disk()) else { return };
+        let unresolved: usize = segment
+            .counts()
+            .into_keys()
+            .map(|destination| {
+                // A destination's own lane has the destination's number.
+                let lane = wayhold_model::LaneId(destination.0);
+                let sequences: Vec<u64> = index.lane_after(destination, 0).collect();
+                self.progress.view(lane, |view| {
+                    sequences.iter().filter(|sequence| !view.is_resolved(Sequence(**sequence))).count()
+                })
+            })
+            .sum();
+        if unresolved > 0 {
+            self.condition.degraded(format!(
+                "{} is missing with {unresolved} unresolved deliveries",
+                segment.path.display()
+            ));
+        }
+    }
+
+    /// Reads the segments that have no index file: the last active one, closed ones that the keeper had
+    /// not come to, a prepared one.
+    fn unindexed(&self, files: &Files, mark: &Mark) -> Result<Left, OpenError> {
+        let mut left = Left::default();
+        for number in files.databases.iter().copied() {
+            // An index file that was put aside counts as absent.
+            let path = database_path(self.dir(), number);
+            if self.disk().exists(&index_path(self.dir(), number)).unwrap_or(false) {
+                continue;
+            }
+            match SegmentReader::open(&path, None, self.recipe.hash_seed, self.recipe.vfs.as_deref()) {
+                Ok((reader, identity))
+                    if identity.number == number
+                        && identity.generation == self.recipe.generation
+                        && identity.shard == self.recipe.shard =>
+                {
+                    let recent = self.read(&reader, number, mark, &mut left)?;
+                    drop(reader);
+                    left.sealable.push(Segment::unindexed(self.dir(), identity, recent));
+                }
+                Ok((reader, _)) => {
+                    drop(reader);
+                    self.set_aside_database(&path, number, mark, "holds another segment's data")?;
+                }
+                Err(SegmentError::Newer(found)) => {
+                    let known = super::segment::FORMAT;
+                    return Err(OpenError::Newer { file: path, found, known });
+                }
+                // A file that was being made when the process ended never held an acknowledged row.
+                Err(_) if mark.reach(number).is_none() && number > mark.newest() && self.is_unborn(&path) => {
+                    unlink_database(self.disk(), &path).map_err(|error| unusable(&path, &error))?;
+                }
+                Err(error) => self.set_aside_database(&path, number, mark, &error.to_string())?,
+            }
+        }
+        Ok(left)
+    }
+
+    /// Whether a file has no schema yet.
+    fn is_unborn(&self, path: &Path) -> bool {
+        let mut wal = path.to_owned().into_os_string();
+        wal.push("-wal");
+        let len = |path: &Path| self.disk().len(path).unwrap_or(0);
+        // The schema and the first row are committed apart; a WAL that holds rows holds more than the
+        // schema's few pages.
+        len(path) <= u64::from(self.recipe.page_size)
+            && len(Path::new(&wal)) <= 16 * u64::from(self.recipe.page_size)
+    }
+
+    fn read(
+        &self,
+        reader: &SegmentReader,
+        number: u64,
+        mark: &Mark,
+        left: &mut Left,
+    ) -> Result<Recent, OpenError> {
+        let reach = mark.reach(number);
+        let closed = number < mark.newest();
+        let mut recent = Recent::default();
+        let mut last = 0;
+        let path = database_path(self.dir(), number);
+        reader
+            .each(|row| match row {
+                Ok(row) => {
+                    let sequence = row.stored.position.sequence.0;
+                    last = last.max(sequence);
+                    if closed || reach.is_some_and(|reach| sequence <= reach.last) {
+                        recent.push(&row);
+                    } else {
+                        left.unproven.insert(sequence, row);
+                    }
+                }
+                Err(damaged) => {
+                    last = last.max(damaged.sequence);
+                    self.condition.degraded(format!(
+                        "event g{}.s{}.{} in {} is damaged on disk",
+                        self.recipe.generation,
+                        self.recipe.shard,
+                        damaged.sequence,
+                        path.display()
+                    ));
+                }
+            })
+            .map_err(|error| unusable(&path, &error))?;
+        if let Some(reach) = reach.filter(|reach| last < reach.last) {
+            self.condition.degraded(format!(
+                "the tail of {} is damaged: sequences {} to {} are lost",
+                path.display(),
+                last + 1,
+                reach.last
+            ));
+        }
+        Ok(recent)
+    }
+
+    fn set_aside_database(
+        &self,
+        path: &Path,
+        number: u64,
+        mark: &Mark,
+        reason: &str,
+    ) -> Result<(), OpenError> {
+        let aside = quarantine_database(self.disk(), path).map_err(|error| unusable(path, &error))?;
+        let lost = mark.reach(number).map_or_else(String::new, |reach| {
+            format!("; it held sequences up to {}", reach.last)
+        });
+        self.condition.degraded(format!(
+            "{} {reason}; it was put aside as {}{lost}",
+            path.display(),
+            aside.display()
+        ));
+        Ok(())
+    }
+
+    /// Copies unproven rows into the new segment and syncs them there, sequences kept.
+    fn copy(&self, rows: &[Row], active: &mut Active) -> Result<(), OpenError> {
+        for rows in rows.chunks(COPY_ROWS) {
+            active
+                .file
+                .append(rows)
+                .map_err(|(_, error)| unusable(&active.segment.path, &error))?;
+            active.segment.committed(rows);
+            active.rows += u32::try_from(rows.len()).unwrap_or(u32::MAX);
+        }
+        active.segment.bytes.store(active.file.wal_bytes(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes the index files of what the last run left; removes what held no proven row.
+    fn seal(&self, left: &mut Left, segments: &mut Vec<Arc<Segment>>) -> Result<(), OpenError> {
+        for segment in left.sealable.drain(..) {
+            if segment.rows() == 0 {
+                unlink_database(self.disk(), &segment.path)
+                    .map_err(|error| unusable(&segment.path, &error))?;
+                continue;
+            }
+            segment
+                .write_index(self.disk())
+                .map_err(|error| unusable(&segment.index_path, &error))?;
+            self.note_closed(&segment);
+            segments.push(Arc::new(segment));
+        }
+        segments.sort_unstable_by_key(|segment| segment.number());
+        Ok(())
+    }
+
+    /// The highest sequence that any file names.
+    fn newest_sequence(
+        &self,
+        segments: &[Arc<Segment>],
+        remembered: &[Arc<Segment>],
+        active: &Active,
+        mark: &Mark,
+    ) -> u64 {
+        let spans = segments.iter().chain(remembered).chain([&active.segment]);
+        let rows = spans.filter_map(|segment| segment.span()).map(|(_, last)| last);
+        let marked = mark.reaches.iter().map(|reach| reach.last);
+        rows.chain(marked).chain([self.progress.highest().0]).max().unwrap_or(0)
+    }
+
+    fn store_time(
+        &self,
+        segments: &[Arc<Segment>],
+        remembered: &[Arc<Segment>],
+        active: &Active,
+    ) -> Timestamp {
+        let newest = segments
+            .iter()
+            .chain(remembered)
+            .chain([&active.segment])
+            .map(|segment| segment.newest())
+            .max();
+        self.now.max(Timestamp::from_micros(newest.unwrap_or(0)))
+    }
+
+    /// Everything below is sealed: the mark may speak of the new segment, and keeps the highest sequence
+    /// even when every file that named it is gone.
+    fn move_mark(&self, start: &mut Start, newest: u64) -> Result<(), OpenError> {
+        let reach = Reach {
+            segment: start.active.segment.number(),
+            last: newest,
+            wal_bytes: start.active.file.wal_bytes(),
+        };
+        advance(&mut start.mark, reach);
+        let path = self.dir().join("mark");
+        start
+            .mark_file
+            .write(&start.mark)
+            .and_then(|()| start.mark_file.sync())
+            .map_err(|error| unusable(&path, &error))
+    }
+}
+
+/// What the last run left without an index file.
+#[derive(Default)]
+struct Left {
+    sealable: Vec<Segment>,
+    /// By sequence: after a crash between copying and sealing a row lies in two files.
+    unproven: BTreeMap<u64, Row>,
+}
+
+/// Fills the window from index files, oldest first, and from the active segment.
+pub(crate) fn restore_window(shard: &Shard) {
+    let oldest = shard.clock.now().as_micros().saturating_sub(
+        u64::try_from(shard.options.window.as_micros()).unwrap_or(u64::MAX),
+    );
+    let mut segments: Vec<Arc<Segment>> = shard.segments();
+    segments.extend(shard.remembered.read().unwrap_or_else(std::sync::PoisonError::into_inner).iter().cloned());
+    segments.sort_unstable_by_key(|segment| std::cmp::Reverse(segment.number()));
+    let mut rows = 0;
+    let within: Vec<Arc<Segment>> = segments
+        .into_iter()
+        .take_while(|segment| {
+            let wanted = rows < shard.options.window_ids && (segment.newest() >= oldest || segment.rows() == 0);
+            rows += segment.rows();
+            wanted
+        })
+        .collect();
+    for segment in within.iter().rev() {
+        let restored = segment.each_identity(shard.disk.as_ref(), |entry| {
+            if entry.fingerprint.is_some() {
+                shard.window.restore(entry.id_hash, entry.sequence);
+            }
+        });
+        if let Err(error) = restored {
+            shard.condition.degraded(format!(
+                "{} {error}; its ids are not recognised as duplicates",
+                segment.index_path.display()
+            ));
+        }
+    }
+}
+
+fn unusable(path: &Path, error: &dyn std::fmt::Display) -> OpenError {
+    OpenError::Unusable { path: PathBuf::from(path), reason: error.to_string() }
+}
