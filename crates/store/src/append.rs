@@ -35,8 +35,13 @@ impl Store {
         let seed = inner.shard.hash_seed;
         let queued: Vec<Queued> = events.into_iter().map(|new| prepare(new, seed)).collect();
         let repeats = repeats(&queued)?;
-        let mut reservations = Reservations { inner, ids: Vec::new() };
-        let known = inner.recognise(&queued, &repeats, &mut reservations).await?;
+        let mut reservations = Reservations {
+            inner,
+            ids: Vec::new(),
+        };
+        let known = inner
+            .recognise(&queued, &repeats, &mut reservations)
+            .await?;
 
         let mut fresh = Vec::with_capacity(queued.len());
         let mut places = Vec::with_capacity(queued.len());
@@ -76,7 +81,10 @@ fn receipts(inner: &Inner, places: &[Place], first: u64) -> Vec<Receipt> {
             Place::Known(sequence) => (*sequence, true),
             Place::Repeats(_) => (0, true),
         };
-        Receipt { position: inner.shard.position(sequence), duplicate }
+        Receipt {
+            position: inner.shard.position(sequence),
+            duplicate,
+        }
     };
     let mut receipts: Vec<Receipt> = places.iter().map(receipt).collect();
     for (index, place) in places.iter().enumerate() {
@@ -107,14 +115,21 @@ fn repeats(queued: &[Queued]) -> Result<HashMap<usize, usize>, AppendError> {
         return Ok(repeats);
     }
     let mut seen: HashMap<u128, usize> = HashMap::with_capacity(queued.len());
-    for (index, event) in queued.iter().enumerate().filter(|(_, event)| event.new.identified) {
+    for (index, event) in queued
+        .iter()
+        .enumerate()
+        .filter(|(_, event)| event.new.identified)
+    {
         match seen.entry(event.id_hash) {
             std::collections::hash_map::Entry::Vacant(free) => {
                 free.insert(index);
             }
             std::collections::hash_map::Entry::Occupied(first) => {
                 let first = *first.get();
-                if queued.get(first).is_some_and(|other| other.fingerprint != event.fingerprint) {
+                if queued
+                    .get(first)
+                    .is_some_and(|other| other.fingerprint != event.fingerprint)
+                {
                     return Err(AppendError::ConflictInBatch { index, first });
                 }
                 repeats.insert(index, first);
@@ -160,18 +175,24 @@ impl Inner {
         repeats: &HashMap<usize, usize>,
         reservations: &mut Reservations<'_>,
     ) -> Result<HashMap<usize, u64>, AppendError> {
-        let mut order: Vec<usize> = (0..queued.len()).filter(|index| !repeats.contains_key(index)).collect();
+        let mut order: Vec<usize> = (0..queued.len())
+            .filter(|index| !repeats.contains_key(index))
+            .collect();
         order.retain(|index| queued.get(*index).is_some_and(|event| event.new.identified));
         order.sort_unstable_by_key(|index| queued.get(*index).map(|event| event.id_hash));
         let mut known = HashMap::new();
         for index in order {
-            let Some(event) = queued.get(index) else { continue };
+            let Some(event) = queued.get(index) else {
+                continue;
+            };
             let candidates = self.reserve(event.id_hash).await;
             reservations.ids.push(event.id_hash);
             if candidates.is_empty() {
                 continue;
             }
-            let Some(first) = self.first_acceptance(event.id_hash, candidates).await? else { continue };
+            let Some(first) = self.first_acceptance(event.id_hash, candidates).await? else {
+                continue;
+            };
             if first.fingerprint != Some(event.fingerprint) {
                 let first = self.shard.position(first.sequence);
                 return Err(AppendError::Conflict { index, first });
@@ -202,7 +223,10 @@ impl Inner {
     ) -> Result<Option<Identified>, AppendError> {
         let unavailable = |reason: String| AppendError::Unavailable { reason };
         if self.in_memory(&candidates) {
-            return self.confirm_among(id_hash, &candidates).map_err(|error| unavailable(error.to_string()));
+            return self
+                .shard
+                .confirm(id_hash, &candidates)
+                .map_err(|error| unavailable(error.to_string()));
         }
         let shard = Arc::clone(&self.shard);
         tokio::task::spawn_blocking(move || shard.confirm(id_hash, &candidates))
@@ -226,7 +250,10 @@ impl Inner {
         events: Vec<Queued>,
         mut reservations: Reservations<'_>,
     ) -> Result<u64, AppendError> {
-        let bytes: usize = events.iter().map(|event| event.new.event.size() + EVENT_OVERHEAD).sum();
+        let bytes: usize = events
+            .iter()
+            .map(|event| event.new.event.size() + EVENT_OVERHEAD)
+            .sum();
         let share = u32::try_from(bytes.min(self.shard.options.queue_bytes)).unwrap_or(u32::MAX);
         let room = match Arc::clone(&self.room).try_acquire_many_owned(share) {
             Ok(room) => room,
@@ -244,8 +271,15 @@ impl Inner {
         let (answer, stored) = oneshot::channel();
         // From here on the writer ends the reservations.
         reservations.ids.clear();
-        let request = Request { events, answer, room, bytes };
-        self.orders.send(Order::Append(request)).map_err(|_| AppendError::Stopping)?;
+        let request = Request {
+            events,
+            answer,
+            room,
+            bytes,
+        };
+        self.orders
+            .send(Order::Append(request))
+            .map_err(|_| AppendError::Stopping)?;
         stored.await.map_err(|_| AppendError::Stopping)?
     }
 }

@@ -108,8 +108,8 @@ pub fn unlink_database(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     disk.unlink(path)
 }
 
-/// Files that SQLite keeps beside a database in WAL mode.
-const DATABASE_SUFFIXES: [&str; 2] = ["-wal", "-shm"];
+/// Files that SQLite keeps beside a database: in WAL mode, and while the file is being made.
+const DATABASE_SUFFIXES: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();

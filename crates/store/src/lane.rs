@@ -38,8 +38,18 @@ impl Lane {
         let bell = shard.bells.of(destination);
         // Everything stored before the lane was opened may have a past.
         let known_until = shard.newest.load(std::sync::atomic::Ordering::Acquire);
-        let handle = LaneHandle { shard, id, destination, bell };
-        Self { handle, cursor: floor.saturating_sub(1), known_until, walked: None }
+        let handle = LaneHandle {
+            shard,
+            id,
+            destination,
+            bell,
+        };
+        Self {
+            handle,
+            cursor: floor.saturating_sub(1),
+            known_until,
+            walked: None,
+        }
     }
 
     /// The next unresolved deliveries, if they are in memory. `Some(empty)`: nothing newer is stored.
@@ -79,11 +89,20 @@ impl Lane {
                 self.walked = None;
                 return Ok(deliveries);
             }
-            let newest = self.handle.shard.newest.load(std::sync::atomic::Ordering::Acquire);
-            let next = self.handle.shard.segments().into_iter().find_map(|segment| {
-                let (_, last) = segment.span()?;
-                (last > self.cursor).then_some((segment, last))
-            });
+            let newest = self
+                .handle
+                .shard
+                .newest
+                .load(std::sync::atomic::Ordering::Acquire);
+            let next = self
+                .handle
+                .shard
+                .segments()
+                .into_iter()
+                .find_map(|segment| {
+                    let (_, last) = segment.span()?;
+                    (last > self.cursor).then_some((segment, last))
+                });
             let Some((segment, last)) = next else {
                 // The rest of the way to the tail was burned or is gone.
                 self.cursor = self.cursor.max(newest);
@@ -117,7 +136,12 @@ impl Lane {
             self.walked = segment.load(shard.disk.as_ref()).ok();
         }
         let mut sequences = segment
-            .lane_after(shard.disk.as_ref(), self.handle.destination, self.cursor, max)
+            .lane_after(
+                shard.disk.as_ref(),
+                self.handle.destination,
+                self.cursor,
+                max,
+            )
             .map_err(|error| unreadable(&shard, segment, &error))?;
         let Some(&reached) = sequences.last() else {
             self.cursor = self.cursor.max(last);
@@ -141,8 +165,15 @@ impl Lane {
 
     /// Joins events with their past; resolved ones are left out.
     fn unresolved(&self, events: Vec<Arc<StoredEvent>>) -> Vec<Delivery> {
-        let fresh = |event| Delivery { event, attempts: 0, retry_at: None };
-        if events.first().is_none_or(|event| event.position.sequence.0 > self.known_until) {
+        let fresh = |event| Delivery {
+            event,
+            attempts: 0,
+            retry_at: None,
+        };
+        if events
+            .first()
+            .is_none_or(|event| event.position.sequence.0 > self.known_until)
+        {
             return events.into_iter().map(fresh).collect();
         }
         self.handle.shard.progress.view(self.handle.id, |view| {
@@ -150,9 +181,11 @@ impl Lane {
                 .into_iter()
                 .filter(|event| !view.is_resolved(event.position.sequence))
                 .map(|event| match view.retry_of(event.position.sequence) {
-                    Some(retry) => {
-                        Delivery { event, attempts: retry.attempts, retry_at: retry.retry_at }
-                    }
+                    Some(retry) => Delivery {
+                        event,
+                        attempts: retry.attempts,
+                        retry_at: retry.retry_at,
+                    },
                     None => fresh(event),
                 })
                 .collect()
@@ -186,7 +219,9 @@ impl LaneHandle {
     /// # Errors
     /// `Damaged` where it is gone for good, `Failed` where reading again may help.
     pub fn event(&self, position: Position) -> Result<Arc<StoredEvent>, ReadError> {
-        self.shard.event(position.sequence.0)?.ok_or(ReadError::Damaged { position })
+        self.shard
+            .event(position.sequence.0)?
+            .ok_or(ReadError::Damaged { position })
     }
 
     /// At most `max` unresolved deliveries of this key in `(after, through]`, in order; may read the
@@ -204,7 +239,9 @@ impl LaneHandle {
         let span = (after.sequence.0, through.sequence.0);
         let mut found = Vec::new();
         for segment in self.shard.segments() {
-            let Some((first, last)) = segment.span() else { continue };
+            let Some((first, last)) = segment.span() else {
+                continue;
+            };
             if last <= span.0 || first > span.1 {
                 continue;
             }
@@ -212,8 +249,9 @@ impl LaneHandle {
                 .key_after(self.shard.disk.as_ref(), self.destination, key_hash, span)
                 .map_err(|error| unreadable(&self.shard, &segment, &error))?;
             self.shard.progress.view(self.id, |view| {
-                let unresolved =
-                    sequences.into_iter().filter(|sequence| !view.is_resolved(Sequence(*sequence)));
+                let unresolved = sequences
+                    .into_iter()
+                    .filter(|sequence| !view.is_resolved(Sequence(*sequence)));
                 found.extend(unresolved.map(|sequence| self.shard.position(sequence)));
             });
             if found.len() >= max {
@@ -226,7 +264,9 @@ impl LaneHandle {
 
     /// Records that a delivery is resolved; durable within 25 ms.
     pub fn settle(&self, event: &Arc<StoredEvent>, resolution: Resolution) {
-        self.shard.progress.settle(self.id, self.destination, event, resolution);
+        self.shard
+            .progress
+            .settle(self.id, self.destination, event, resolution);
     }
 
     /// Records many as delivered; durable within 25 ms.
@@ -237,7 +277,9 @@ impl LaneHandle {
 
     /// Records a failed attempt that will be repeated.
     pub fn record_failure(&self, position: Position, attempt: AttemptRecord, retry_at: Timestamp) {
-        self.shard.progress.record_failure(self.id, position.sequence, attempt, retry_at);
+        self.shard
+            .progress
+            .record_failure(self.id, position.sequence, attempt, retry_at);
     }
 
     /// Records that attempt `number` is about to be sent; synced when it resolves.
@@ -245,7 +287,9 @@ impl LaneHandle {
     /// # Errors
     /// The disk takes nothing: do not send.
     pub async fn record_start(&self, position: Position, number: u32) -> Result<(), NotDurable> {
-        self.shard.progress.record_start(self.id, position.sequence, number);
+        self.shard
+            .progress
+            .record_start(self.id, position.sequence, number);
         self.shard.progress.durable().await
     }
 
@@ -255,7 +299,9 @@ impl LaneHandle {
     /// The disk takes nothing: do not send.
     pub async fn record_starts(&self, starts: &[(Position, u32)]) -> Result<(), NotDurable> {
         for (position, number) in starts {
-            self.shard.progress.record_start(self.id, position.sequence, *number);
+            self.shard
+                .progress
+                .record_start(self.id, position.sequence, *number);
         }
         self.shard.progress.durable().await
     }

@@ -35,5 +35,5 @@ pub use error::{AppendError, OpenError, ReadError};
 pub use figures::{Figures, Found, Health, Recovery};
 pub use lane::{Lane, LaneHandle};
 pub use options::Options;
-pub use progress::{DeadLetters, LetterError};
+pub use progress::{DeadLetters, LetterError, NotDurable};
 pub use store::Store;

@@ -23,7 +23,12 @@ pub(crate) struct Space {
 
 impl Space {
     /// Looks at the volume and makes the reserve where there is room for it.
-    pub(crate) fn open(disk: Arc<dyn Disk>, reserve: PathBuf, reserve_bytes: u64, min_free: u64) -> Self {
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        reserve: PathBuf,
+        reserve_bytes: u64,
+        min_free: u64,
+    ) -> Self {
         let space = Self {
             disk,
             reserve,
@@ -33,7 +38,10 @@ impl Space {
             low: AtomicBool::new(false),
             reserved: AtomicBool::new(false),
         };
-        let held = space.disk.len(&space.reserve).is_ok_and(|bytes| bytes >= reserve_bytes);
+        let held = space
+            .disk
+            .len(&space.reserve)
+            .is_ok_and(|bytes| bytes >= reserve_bytes);
         space.reserved.store(held, Ordering::Relaxed);
         space.check();
         space
@@ -51,7 +59,11 @@ impl Space {
 
     /// Bytes of the reserve file.
     pub(crate) fn reserve_bytes(&self) -> u64 {
-        if self.reserved.load(Ordering::Relaxed) { self.reserve_bytes } else { 0 }
+        if self.reserved.load(Ordering::Relaxed) {
+            self.reserve_bytes
+        } else {
+            0
+        }
     }
 
     /// Looks at the volume: stops or resumes accepting, and makes the reserve again once there is room.
@@ -67,12 +79,19 @@ impl Space {
         let low = free < self.min_free;
         if self.low.swap(low, Ordering::Relaxed) != low {
             if low {
-                warn!(free, min_free = self.min_free, "accepting stops: the disk has too little free space");
+                warn!(
+                    free,
+                    min_free = self.min_free,
+                    "accepting stops: the disk has too little free space"
+                );
             } else {
                 info!(free, "accepting resumes: the disk has room again");
             }
         }
-        if !low && !self.reserved.load(Ordering::Relaxed) && free >= self.min_free + self.reserve_bytes {
+        if !low
+            && !self.reserved.load(Ordering::Relaxed)
+            && free >= self.min_free + self.reserve_bytes
+        {
             match self.disk.preallocate(&self.reserve, self.reserve_bytes) {
                 Ok(()) => self.reserved.store(true, Ordering::Relaxed),
                 Err(error) => warn!(%error, "the reserve file cannot be made"),
@@ -84,7 +103,9 @@ impl Space {
     pub(crate) fn exhausted(&self) {
         self.low.store(true, Ordering::Relaxed);
         if self.reserved.swap(false, Ordering::Relaxed) {
-            warn!("the disk is full: the reserve file is given up so that progress can be recorded");
+            warn!(
+                "the disk is full: the reserve file is given up so that progress can be recorded"
+            );
             if let Err(error) = self.disk.unlink(&self.reserve) {
                 warn!(%error, "the reserve file cannot be removed");
             }

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
-use wayhold_model::{Clock, DestinationId, Generation, Position, Sequence, ShardId, hash};
+use wayhold_model::{Clock, DestinationId, Generation, Position, ShardId, hash};
 
 use crate::catalog::{Catalog, CatalogError};
 use crate::delivery::{DeliveryState, LaneTotals};
@@ -27,7 +27,7 @@ use crate::shard::tail::Tail;
 use crate::shard::writer::{Order, Writer};
 use crate::shard::{keeper, readers::Readers};
 use crate::space::Space;
-use crate::window::{Window, widen};
+use crate::window::Window;
 
 /// The embedded durable store; a cheap handle. `stop` ends it cleanly; without it the next start
 /// recovers.
@@ -80,7 +80,12 @@ impl Store {
             options.min_free_bytes(),
         ));
         let room = Arc::new(Semaphore::new(options.queue_bytes));
-        let settings = Settings { options, disk, clock, space };
+        let settings = Settings {
+            options,
+            disk,
+            clock,
+            space,
+        };
         let (shard, orders, threads, mut recovery) = open_shard(shard_dir, &catalog, settings)?;
         recovery.took = started.elapsed();
         let dead_letters = DeadLetters::new(shard.progress.clone(), catalog);
@@ -94,7 +99,12 @@ impl Store {
             threads: Mutex::new(threads),
             lock: Mutex::new(Some(lock)),
         };
-        Ok((Self { inner: Arc::new(inner) }, recovery))
+        Ok((
+            Self {
+                inner: Arc::new(inner),
+            },
+            recovery,
+        ))
     }
 
     /// The seed of every hash that reaches the disk.
@@ -113,12 +123,19 @@ impl Store {
     pub fn find(&self, source: &str, id: &str) -> Result<Option<Found>, ReadError> {
         let shard = &self.inner.shard;
         let id_hash = hash::id_hash_of(source, id, shard.hash_seed);
-        for sequence in self.inner.confirm(id_hash)? {
-            return self.found(sequence.sequence);
+        if let Some(known) = shard.confirm(id_hash, &shard.window.candidates(id_hash))? {
+            return self.found(known.sequence);
         }
         // Beyond the window, and for ids that were made here: every index is asked, newest first.
         let mut segments = shard.segments();
-        segments.extend(shard.remembered.read().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        segments.extend(
+            shard
+                .remembered
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .iter()
+                .cloned(),
+        );
         segments.sort_unstable_by_key(|segment| std::cmp::Reverse(segment.number()));
         for segment in segments {
             // A damaged index is named in health; the others still answer.
@@ -143,16 +160,22 @@ impl Store {
 
     fn found(&self, sequence: u64) -> Result<Option<Found>, ReadError> {
         let shard = &self.inner.shard;
-        let Some((segment, held)) = shard.segment_of(sequence) else { return Ok(None) };
+        let Some((segment, held)) = shard.segment_of(sequence) else {
+            return Ok(None);
+        };
         let unreadable = |error: crate::shard::index_file::IndexError| ReadError::Failed {
             file: segment.index_path.display().to_string(),
             reason: error.to_string(),
         };
-        let Some(known) = segment.identity_at(shard.disk.as_ref(), sequence).map_err(unreadable)? else {
+        let Some(known) = segment
+            .identity_at(shard.disk.as_ref(), sequence)
+            .map_err(unreadable)?
+        else {
             return Ok(None);
         };
-        let destinations =
-            segment.destinations_of(shard.disk.as_ref(), sequence).map_err(unreadable)?;
+        let destinations = segment
+            .destinations_of(shard.disk.as_ref(), sequence)
+            .map_err(unreadable)?;
         let event = match held {
             Held::Whole => shard.event(sequence)?,
             Held::IndexOnly => None,
@@ -193,7 +216,9 @@ impl Store {
     /// files count what was accepted, bitmaps what is pending, settlements how it ended.
     pub fn totals(&self, destination: DestinationId) -> LaneTotals {
         let shard = &self.inner.shard;
-        let Some(lane) = shard.lane_of(destination) else { return LaneTotals::default() };
+        let Some(lane) = shard.lane_of(destination) else {
+            return LaneTotals::default();
+        };
         shard.totals(lane, destination)
     }
 
@@ -224,15 +249,17 @@ impl Store {
         let mut degraded = shard.condition.findings();
         degraded.extend(shard.progress.health());
         degraded.extend(shard.catalog.closed());
-        Health { unavailable, degraded }
+        Health {
+            unavailable,
+            degraded,
+        }
     }
 
     /// Sizes and counts for metrics and status.
     pub fn figures(&self) -> Figures {
         let mut figures = self.inner.shard.figures();
         let room = self.inner.room.available_permits();
-        figures.queued_bytes =
-            self.inner.shard.options.queue_bytes.saturating_sub(room) as u64;
+        figures.queued_bytes = self.inner.shard.options.queue_bytes.saturating_sub(room) as u64;
         let catalog = ["catalog.db", "catalog.db-wal"].map(|name| self.inner.dir.join(name));
         figures.state_bytes += catalog.iter().map(|path| file_bytes(path)).sum::<u64>();
         figures
@@ -246,7 +273,11 @@ impl Store {
         }
         // The writer may be gone already, after a panic.
         drop(self.inner.orders.send(Order::Stop));
-        let mut threads = self.inner.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = self
+            .inner
+            .threads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         join(threads.writer.take());
         threads.stop.store(true, Ordering::Release);
         self.inner.shard.keeper.wake();
@@ -255,7 +286,11 @@ impl Store {
         }
         self.inner.shard.progress.stop();
         self.inner.shard.catalog.stop();
-        self.inner.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.inner
+            .lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
     }
 }
 
@@ -263,46 +298,11 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Threads end with the store also when nobody stopped it; what they hold is durable already.
         drop(self.orders.send(Order::Stop));
-        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let threads = self
+            .threads
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
         threads.stop.store(true, Ordering::Release);
-    }
-}
-
-impl Inner {
-    /// The acceptance of an id that lies within the window, newest first: candidates from memory,
-    /// confirmed against the index.
-    pub(crate) fn confirm(
-        &self,
-        id_hash: u128,
-    ) -> Result<Option<crate::shard::index_file::Identified>, ReadError> {
-        self.confirm_among(id_hash, &self.shard.window.candidates(id_hash))
-    }
-
-    pub(crate) fn confirm_among(
-        &self,
-        id_hash: u128,
-        candidates: &[u32],
-    ) -> Result<Option<crate::shard::index_file::Identified>, ReadError> {
-        let shard = &self.shard;
-        let newest = shard.newest.load(Ordering::Acquire);
-        let oldest = shard.clock.now().as_micros().saturating_sub(
-            u64::try_from(shard.options.window.as_micros()).unwrap_or(u64::MAX),
-        );
-        for sequence in candidates.iter().filter_map(|low| widen(*low, newest)) {
-            let Some((segment, _)) = shard.segment_of(sequence) else { continue };
-            let known = segment.identity_at(shard.disk.as_ref(), sequence).map_err(|error| {
-                ReadError::Failed {
-                    file: segment.index_path.display().to_string(),
-                    reason: error.to_string(),
-                }
-            })?;
-            if let Some(known) = known.filter(|known| {
-                known.id_hash == id_hash && known.fingerprint.is_some() && known.accepted_at >= oldest
-            }) {
-                return Ok(Some(known));
-            }
-        }
-        Ok(None)
     }
 }
 
@@ -318,7 +318,12 @@ fn open_shard(
     catalog: &Arc<Catalog>,
     settings: Settings,
 ) -> Result<(Arc<Shard>, Sender<Order>, Threads, Recovery), OpenError> {
-    let Settings { options, disk, clock, space } = settings;
+    let Settings {
+        options,
+        disk,
+        clock,
+        space,
+    } = settings;
     let (generation, id) = (Generation(1), ShardId(0));
     let hash_seed = catalog.hash_seed();
     let on_no_space = Arc::clone(&space);
@@ -331,7 +336,10 @@ fn open_shard(
         vfs: options.vfs.clone(),
         on_no_space: Arc::new(move || on_no_space.exhausted()),
     })
-    .map_err(|error| OpenError::Unusable { path: error.path, reason: error.reason })?;
+    .map_err(|error| OpenError::Unusable {
+        path: error.path,
+        reason: error.reason,
+    })?;
     let recipe = Recipe {
         disk: Arc::clone(&disk),
         dir: dir.clone(),
@@ -342,8 +350,12 @@ fn open_shard(
         vfs: options.vfs.clone(),
     };
     let condition = Condition::default();
-    let opening =
-        Opening { recipe: &recipe, progress: &progress, condition: &condition, now: clock.now() };
+    let opening = Opening {
+        recipe: &recipe,
+        progress: &progress,
+        condition: &condition,
+        now: clock.now(),
+    };
     let recovered = opening.run()?;
     let shard = Arc::new(Shard {
         generation,
@@ -389,19 +401,28 @@ fn open_shard(
     let mark = shard.disk.overwrite(&shard.dir.join("mark")).map_err(io)?;
     let writer = Writer::new(Arc::clone(&shard), receiver, prepared, recovered.start);
     let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
-        std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(io)
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(run)
+            .map_err(io)
     };
     let writer = spawn("wayhold-writer", Box::new(move || writer.run()))?;
     let (kept, kept_stop) = (Arc::clone(&shard), Arc::clone(&stop));
-    let keeping =
-        spawn("wayhold-keeper", Box::new(move || keeper::run(&kept, mark.as_ref(), &kept_stop)))?;
+    let keeping = spawn(
+        "wayhold-keeper",
+        Box::new(move || keeper::run(&kept, mark.as_ref(), &kept_stop)),
+    )?;
     let (checked, checked_stop) = (Arc::clone(&shard), Arc::clone(&stop));
     let checkpointing = spawn(
         "wayhold-checkpoint",
         Box::new(move || keeper::run_checkpoints(&checked, &checked_stop)),
     )?;
     let helpers = vec![preparing, keeping, checkpointing];
-    let threads = Threads { writer: Some(writer), helpers, stop };
+    let threads = Threads {
+        writer: Some(writer),
+        helpers,
+        stop,
+    };
     Ok((shard, orders, threads, recovery))
 }
 
@@ -420,19 +441,32 @@ fn lock_directory(dir: &Path, disk: &dyn Disk) -> Result<File, OpenError> {
     disk.create_directory(dir).map_err(unusable)?;
     let path = dir.join("LOCK");
     let mut options = File::options();
-    let file = options.read(true).write(true).create(true).truncate(false).open(&path);
+    let file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path);
     let mut file = file.map_err(unusable)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(std::fs::TryLockError::WouldBlock) => {
             let pid = std::fs::read_to_string(&path).unwrap_or_default();
-            let holder = pid.trim().parse::<u32>().map_or_else(|_| String::new(), |pid| format!(" (pid {pid})"));
-            return Err(OpenError::Locked { dir: dir.to_owned(), holder });
+            let holder = pid
+                .trim()
+                .parse::<u32>()
+                .map_or_else(|_| String::new(), |pid| format!(" (pid {pid})"));
+            return Err(OpenError::Locked {
+                dir: dir.to_owned(),
+                holder,
+            });
         }
         Err(std::fs::TryLockError::Error(error)) => return Err(unusable(error)),
     }
     // For the person whose second process is refused; the lock itself is the descriptor's.
-    let named = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+    let named = file
+        .set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()));
     named.map_err(unusable)?;
     Ok(file)
 }
@@ -441,16 +475,20 @@ fn make_shard_directory(dir: &Path, disk: &dyn Disk) -> Result<PathBuf, OpenErro
     let generation = dir.join("g1");
     let shard = generation.join("s0");
     for path in [&generation, &shard] {
-        disk.create_directory(path).map_err(|error| OpenError::Unusable {
-            path: path.clone(),
-            reason: error.to_string(),
-        })?;
+        disk.create_directory(path)
+            .map_err(|error| OpenError::Unusable {
+                path: path.clone(),
+                reason: error.to_string(),
+            })?;
     }
     Ok(shard)
 }
 
 fn catalog_error(dir: &Path, error: &CatalogError) -> OpenError {
-    OpenError::Unusable { path: dir.join("catalog.db"), reason: error.to_string() }
+    OpenError::Unusable {
+        path: dir.join("catalog.db"),
+        reason: error.to_string(),
+    }
 }
 
 fn file_bytes(path: &Path) -> u64 {
@@ -461,9 +499,4 @@ fn join(thread: Option<JoinHandle<()>>) {
     if thread.is_some_and(|thread| thread.join().is_err()) {
         tracing::error!("a thread of the store panicked");
     }
-}
-
-/// Sequences as the rest of the crate names them.
-pub(crate) fn sequence(position: Position) -> Sequence {
-    position.sequence
 }

@@ -140,21 +140,32 @@ impl Window {
 
     /// Ids remembered.
     pub(crate) fn len(&self) -> usize {
-        self.stripes.iter().map(|stripe| lock(&stripe.table).filled).sum()
+        self.stripes
+            .iter()
+            .map(|stripe| lock(&stripe.table).filled)
+            .sum()
     }
 
     /// Low half of the sequence of the oldest id remembered in any one part: how far back the window
     /// reaches, within one part in `STRIPES`.
     pub(crate) fn oldest(&self) -> Option<u32> {
         let table = lock(&self.stripes.first()?.table);
-        let oldest = if table.filled < table.ring.len() { 0 } else { table.next };
-        (table.filled > 0).then(|| table.ring.get(oldest).map(|id| id.sequence_low)).flatten()
+        let oldest = if table.filled < table.ring.len() {
+            0
+        } else {
+            table.next
+        };
+        (table.filled > 0)
+            .then(|| table.ring.get(oldest).map(|id| id.sequence_low))
+            .flatten()
     }
 
     fn stripe(&self, id_hash: u128) -> &Stripe {
         // The top bits: the table inside uses the low ones.
         let index = usize::try_from(id_hash >> 124).unwrap_or(0) % STRIPES;
-        self.stripes.get(index).expect("the index is below the number of stripes")
+        self.stripes
+            .get(index)
+            .expect("the index is below the number of stripes")
     }
 
     fn table(&self, id_hash: u128) -> MutexGuard<'_, Table> {
@@ -177,7 +188,10 @@ impl Table {
             .map(|(slot, id)| (self.age(slot), id.sequence_low))
             .collect();
         found.sort_unstable_by_key(|(age, _)| *age);
-        found.into_iter().map(|(_, sequence_low)| sequence_low).collect()
+        found
+            .into_iter()
+            .map(|(_, sequence_low)| sequence_low)
+            .collect()
     }
 
     /// How many ids were remembered after the one in this ring slot.
@@ -205,7 +219,10 @@ impl Table {
         }
         if let Some(id) = self.ring.get_mut(slot) {
             let [low, high] = [hash, hash >> 32].map(low_half);
-            *id = Remembered { hash: [low, high], sequence_low: low_half(sequence) };
+            *id = Remembered {
+                hash: [low, high],
+                sequence_low: low_half(sequence),
+            };
         }
         let mask = self.slots.len() - 1;
         let mut at = usize::try_from(hash & mask as u64).unwrap_or(0);
@@ -222,7 +239,9 @@ impl Table {
     /// Removes the id of a ring slot from the table, moving later ones back so that no probe breaks
     /// (Knuth, volume 3, algorithm 6.4 R).
     fn forget(&mut self, slot: usize) {
-        let Some(hash) = self.ring.get(slot).map(|id| id.hash()) else { return };
+        let Some(hash) = self.ring.get(slot).map(|id| id.hash()) else {
+            return;
+        };
         let found = self.probe(hash).find(|(_, candidate)| *candidate == slot);
         let Some((mut hole, _)) = found else { return };
         let mask = self.slots.len() - 1;
@@ -264,7 +283,11 @@ fn low_half(value: u64) -> u32 {
 /// The newest sequence not above `newest` whose low half is `sequence_low`.
 pub(crate) fn widen(sequence_low: u32, newest: u64) -> Option<u64> {
     let candidate = (newest & !u64::from(u32::MAX)) | u64::from(sequence_low);
-    if candidate <= newest { Some(candidate) } else { candidate.checked_sub(1 << 32) }
+    if candidate <= newest {
+        Some(candidate)
+    } else {
+        candidate.checked_sub(1 << 32)
+    }
 }
 
 #[cfg(test)]
@@ -309,9 +332,13 @@ mod tests {
 
     #[test]
     fn sequences_beyond_32_bits_are_widened_from_the_newest() {
-        for (sequence, newest) in
-            [(5, 5), (5, 4_000_000_000), (u64::MAX, u64::MAX), (1 << 40, (1 << 40) + 9), ((1 << 32) - 1, 1 << 32)]
-        {
+        for (sequence, newest) in [
+            (5, 5),
+            (5, 4_000_000_000),
+            (u64::MAX, u64::MAX),
+            (1 << 40, (1 << 40) + 9),
+            ((1 << 32) - 1, 1 << 32),
+        ] {
             assert_eq!(widen(low_half(sequence), newest), Some(sequence));
         }
         assert_eq!(widen(9, 5), None);

@@ -18,6 +18,11 @@ pub(super) fn number_of(sequence: u64) -> u64 {
     sequence >> BITS
 }
 
+/// The last sequence of the chunk that holds this one.
+pub(super) fn end_of(sequence: u64) -> u64 {
+    sequence | ((1 << BITS) - 1)
+}
+
 impl Chunk {
     pub(super) fn new() -> Self {
         Self([0; WORDS])
@@ -38,6 +43,38 @@ impl Chunk {
     pub(super) fn contains(&self, sequence: u64) -> bool {
         let (word, mask) = place(sequence);
         self.0.get(word).is_some_and(|word| word & mask != 0)
+    }
+
+    /// How many of the chunk's sequences in `first..=last` are resolved. Both lie in this chunk.
+    pub(super) fn count(&self, first: u64, last: u64) -> u64 {
+        let ((first_word, first_mask), (last_word, last_mask)) = (place(first), place(last));
+        // All bits from the first on, and all up to the last.
+        let (from, through) = (!(first_mask - 1), last_mask | (last_mask - 1));
+        let words = self
+            .0
+            .iter()
+            .enumerate()
+            .take(last_word + 1)
+            .skip(first_word);
+        words
+            .map(|(at, word)| {
+                let from = if at == first_word { from } else { u64::MAX };
+                let through = if at == last_word { through } else { u64::MAX };
+                u64::from((word & from & through).count_ones())
+            })
+            .sum()
+    }
+
+    /// The highest resolved sequence of this chunk, whose number is `number`.
+    pub(super) fn highest(&self, number: u64) -> Option<u64> {
+        let (at, word) = self
+            .0
+            .iter()
+            .enumerate()
+            .rev()
+            .find(|(_, word)| **word != 0)?;
+        let bit = u64::from(63 - word.leading_zeros());
+        Some((number << BITS) + at as u64 * 64 + bit)
     }
 
     /// Disk form: sequence `n` of the chunk is bit `n % 8` of byte `n / 8`.
@@ -81,5 +118,31 @@ mod tests {
             assert_eq!(bytes[within / 8], 1 << (within % 8), "{sequence}");
             assert_eq!(Chunk::from_bytes(&bytes), chunk);
         }
+    }
+
+    #[test]
+    fn a_count_over_a_span_is_the_sum_of_its_sequences() {
+        let base = 7 << BITS;
+        let mut chunk = Chunk::new();
+        for sequence in (0..4096).filter(|sequence| sequence % 3 == 0 || sequence % 64 == 63) {
+            chunk.set(base + sequence);
+        }
+        for (first, last) in [
+            (0, 4095),
+            (0, 0),
+            (3, 3),
+            (1, 2),
+            (63, 64),
+            (62, 130),
+            (4090, 4095),
+        ] {
+            let (first, last) = (base + first, base + last);
+            let expected = (first..=last)
+                .filter(|sequence| chunk.contains(*sequence))
+                .count() as u64;
+            assert_eq!(chunk.count(first, last), expected, "{first} {last}");
+        }
+        assert_eq!(chunk.highest(7), Some(base + 4095));
+        assert_eq!(Chunk::new().highest(7), None);
     }
 }

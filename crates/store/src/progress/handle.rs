@@ -64,7 +64,7 @@ pub(crate) struct Opened {
 /// What was waited for is not on disk: the store stopped, or the disk takes nothing. Do not act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("progress is not on disk")]
-pub(crate) struct NotDurable;
+pub struct NotDurable;
 
 /// Progress of one shard; a cheap handle. The file is written until the last handle is dropped, or
 /// `stop`.
@@ -203,6 +203,11 @@ impl Progress {
     /// Counts of a lane.
     pub(crate) fn totals(&self, lane: LaneId) -> Totals {
         self.view(lane, |view| view.totals())
+    }
+
+    /// The highest sequence that progress names.
+    pub(crate) fn highest(&self) -> Sequence {
+        Sequence(self.shared.lock().memory.highest())
     }
 
     /// Records deliveries as confirmed.

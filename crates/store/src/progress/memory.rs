@@ -335,6 +335,25 @@ impl Memory {
         self.dropped.values().copied().collect()
     }
 
+    /// The highest sequence that anything here names.
+    pub(super) fn highest(&self) -> u64 {
+        let lanes = self.lanes.values().flat_map(|lane| {
+            let resolved = lane
+                .chunks
+                .iter()
+                .rev()
+                .find_map(|(number, chunk)| chunk.highest(*number));
+            let tried = lane.retries.last_key_value().map(|(sequence, _)| *sequence);
+            [resolved, tried, lane.floor.checked_sub(1)]
+                .into_iter()
+                .flatten()
+        });
+        lanes
+            .chain(self.dropped.values().map(|dropped| dropped.last.0))
+            .max()
+            .unwrap_or(0)
+    }
+
     /// Letters of a lane under redrive.
     pub(super) fn redriving(&self, id: LaneId) -> Vec<u64> {
         self.redriving
@@ -529,6 +548,20 @@ impl LaneView<'_> {
     pub(crate) fn count_unresolved(&self, sequences: &[Sequence]) -> u64 {
         let unresolved = sequences.iter().filter(|s| !self.is_resolved(**s));
         unresolved.count() as u64
+    }
+
+    /// How many deliveries in `first..=last` are resolved, counted from the bits.
+    pub(crate) fn count_resolved(&self, first: Sequence, last: Sequence) -> u64 {
+        let Some(lane) = self.0 else { return 0 };
+        let chunks = lane
+            .chunks
+            .range(chunk::number_of(first.0)..=chunk::number_of(last.0));
+        chunks
+            .map(|(number, chunk)| {
+                let start = number.saturating_mul(chunk::end_of(0) + 1);
+                chunk.count(first.0.max(start), last.0.min(chunk::end_of(start)))
+            })
+            .sum()
     }
 
     /// Counts of the lane.

@@ -20,8 +20,9 @@ mod dead_letters;
 mod handle;
 
 pub use dead_letters::{DeadLetters, LetterError};
-pub(crate) use handle::{NotDurable, Opened, Progress, ProgressOptions};
-pub(crate) use memory::{Dropped, LaneView, Retry, Totals};
+pub use handle::NotDurable;
+pub(crate) use handle::{Progress, ProgressOptions};
+pub(crate) use memory::Dropped;
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use wayhold_model::{Clock, DestinationId, Generation, LaneId, Position, Sequence, ShardId, StoredEvent};
+use wayhold_model::{
+    Clock, DestinationId, Generation, LaneId, Position, Sequence, ShardId, StoredEvent,
+};
 
 use super::readers::{Readers, RowsError};
 use super::segment::Segment;
@@ -39,7 +41,7 @@ pub(crate) struct Shard {
     pub(crate) window: Arc<Window>,
     pub(crate) space: Arc<Space>,
     pub(crate) progress: Progress,
-    pub(crate) catalog: Catalog,
+    pub(crate) catalog: Arc<Catalog>,
     pub(crate) bells: Bells,
     pub(crate) condition: Condition,
     pub(crate) commits: Commits,
@@ -56,27 +58,42 @@ pub(crate) struct Shard {
 impl Shard {
     /// The public place of a sequence.
     pub(crate) fn position(&self, sequence: u64) -> Position {
-        Position { generation: self.generation, shard: self.id, sequence: Sequence(sequence) }
+        Position {
+            generation: self.generation,
+            shard: self.id,
+            sequence: Sequence(sequence),
+        }
     }
 
     /// The lane of a destination; `None` for one that the catalogue does not know.
     pub(crate) fn lane_of(&self, destination: DestinationId) -> Option<LaneId> {
-        self.catalog.destination(destination).map(|record| record.lane)
+        self.catalog
+            .destination(destination)
+            .map(|record| record.lane)
     }
 
     /// Segments with a database, ascending.
     pub(crate) fn segments(&self) -> Vec<Arc<Segment>> {
-        self.segments.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.segments
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// A new segment takes over as the active one.
     pub(crate) fn add_segment(&self, segment: Arc<Segment>) {
-        self.segments.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+        self.segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(segment);
     }
 
     /// A segment whose database is gone is remembered by its index file.
     pub(crate) fn remember_segment(&self, segment: &Arc<Segment>) {
-        let mut remembered = self.remembered.write().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self
+            .remembered
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         remembered.push(Arc::clone(segment));
         // Segments are dropped in any order; look-ups expect them ascending.
         remembered.sort_unstable_by_key(|segment| segment.number());
@@ -90,14 +107,23 @@ impl Shard {
     /// The segment, with a database or without, that holds a sequence.
     pub(crate) fn segment_of(&self, sequence: u64) -> Option<(Arc<Segment>, Held)> {
         let holds = |segment: &&Arc<Segment>| {
-            segment.span().is_some_and(|(first, last)| (first..=last).contains(&sequence))
+            segment
+                .span()
+                .is_some_and(|(first, last)| (first..=last).contains(&sequence))
         };
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(segment) = segments.iter().rev().find(holds) {
             return Some((Arc::clone(segment), Held::Whole));
         }
-        let remembered = self.remembered.read().unwrap_or_else(PoisonError::into_inner);
-        remembered.iter().rev().find(holds).map(|segment| (Arc::clone(segment), Held::IndexOnly))
+        let remembered = self
+            .remembered
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        remembered
+            .iter()
+            .rev()
+            .find(holds)
+            .map(|segment| (Arc::clone(segment), Held::IndexOnly))
     }
 
     /// One event, from memory or disk.
@@ -105,11 +131,15 @@ impl Shard {
         if let Some(event) = self.tail.get(sequence) {
             return Ok(Some(event));
         }
-        let Some((segment, Held::Whole)) = self.segment_of(sequence) else { return Ok(None) };
+        let Some((segment, Held::Whole)) = self.segment_of(sequence) else {
+            return Ok(None);
+        };
         let mut rows = self.rows(&segment, &[sequence])?;
         match rows.pop() {
             Some(Ok(row)) => Ok(Some(row)),
-            Some(Err(_)) | None => Err(ReadError::Damaged { position: self.position(sequence) }),
+            Some(Err(_)) | None => Err(ReadError::Damaged {
+                position: self.position(sequence),
+            }),
         }
     }
 
@@ -141,7 +171,10 @@ impl Shard {
     }
 
     fn unreadable(&self, segment: &Segment, error: &RowsError) -> ReadError {
-        let failed = ReadError::Failed { file: segment.path.display().to_string(), reason: error.to_string() };
+        let failed = ReadError::Failed {
+            file: segment.path.display().to_string(),
+            reason: error.to_string(),
+        };
         self.condition.degraded(failed.to_string());
         failed
     }
@@ -197,13 +230,20 @@ impl Condition {
         if !self.is_unavailable.load(Ordering::Acquire) {
             return None;
         }
-        self.unavailable.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.unavailable
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Nothing can be written from now on, or (`None`) it can again.
     pub(crate) fn set_unavailable(&self, reason: Option<String>) {
-        let mut unavailable = self.unavailable.write().unwrap_or_else(PoisonError::into_inner);
-        self.is_unavailable.store(reason.is_some(), Ordering::Release);
+        let mut unavailable = self
+            .unavailable
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.is_unavailable
+            .store(reason.is_some(), Ordering::Release);
         *unavailable = reason;
     }
 
@@ -218,7 +258,10 @@ impl Condition {
 
     /// All findings since the start.
     pub(crate) fn findings(&self) -> Vec<String> {
-        self.degraded.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.degraded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -241,7 +284,11 @@ impl Commits {
         self.events.fetch_add(events, Ordering::Relaxed);
         self.micros.fetch_add(micros, Ordering::Relaxed);
         for (counts, bounds, value) in [
-            (self.by_duration.as_slice(), COMMIT_BUCKETS.as_slice(), micros),
+            (
+                self.by_duration.as_slice(),
+                COMMIT_BUCKETS.as_slice(),
+                micros,
+            ),
             (self.by_size.as_slice(), GROUP_BUCKETS.as_slice(), events),
         ] {
             let bucket = bounds.partition_point(|bound| *bound < value);
@@ -268,7 +315,10 @@ struct Rounds {
 impl Gate {
     /// Asks for a round soon.
     pub(crate) fn wake(&self) {
-        self.rounds.lock().unwrap_or_else(PoisonError::into_inner).wanted = true;
+        self.rounds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .wanted = true;
         self.changed.notify_all();
     }
 
@@ -284,7 +334,10 @@ impl Gate {
 
     /// A round has ended.
     pub(crate) fn round_ended(&self) {
-        self.rounds.lock().unwrap_or_else(PoisonError::into_inner).ended += 1;
+        self.rounds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .ended += 1;
         self.changed.notify_all();
     }
 

@@ -44,7 +44,8 @@ pub(crate) struct Identity {
 impl Identity {
     /// Seed of every checksum in the segment's files.
     pub(crate) fn check_seed(&self) -> u64 {
-        let [low, high] = [self.uuid, self.uuid >> 64].map(|half| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0));
+        let [low, high] = [self.uuid, self.uuid >> 64]
+            .map(|half| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0));
         low ^ high.rotate_left(32)
     }
 }
@@ -112,13 +113,22 @@ impl IndexFile {
     pub(crate) fn open(disk: &dyn Disk, path: &Path) -> Result<Self, IndexError> {
         let bytes = disk.len(path)?;
         let header = Header::decode(&disk.read_range(path, 0, HEADER_BYTES)?)?;
-        if header.sections.iter().map(|(length, _)| *length as u64).sum::<u64>() + HEADER_BYTES as u64 != bytes {
+        if header
+            .sections
+            .iter()
+            .map(|(length, _)| *length as u64)
+            .sum::<u64>()
+            + HEADER_BYTES as u64
+            != bytes
+        {
             return Err(IndexError::Damaged("its length does not match its header"));
         }
         let [(length, check), ..] = header.sections;
         let directory = disk.read_range(path, HEADER_BYTES as u64, length)?;
         if hash::checksum(&directory, header.identity.check_seed()) != check {
-            return Err(IndexError::Damaged("its directory does not match its checksum"));
+            return Err(IndexError::Damaged(
+                "its directory does not match its checksum",
+            ));
         }
         let counts = directory
             .chunks_exact(8)
@@ -149,7 +159,9 @@ impl IndexFile {
 impl Loaded {
     /// All entries without keys, ascending by sequence: what the window is rebuilt from.
     pub(crate) fn identities(&self) -> impl DoubleEndedIterator<Item = Identified> {
-        self.rows.chunks_exact(ROW_BYTES).map(|row| self.identified(row))
+        self.rows
+            .chunks_exact(ROW_BYTES)
+            .map(|row| self.identified(row))
     }
 
     /// The entry of one sequence.
@@ -157,18 +169,26 @@ impl Loaded {
         let wanted = u32::try_from(sequence.checked_sub(self.first)?).ok()?;
         let rows = self.rows.len() / ROW_BYTES;
         let row = |index: usize| self.rows.get(index * ROW_BYTES..(index + 1) * ROW_BYTES);
-        let at = partition(rows, |index| row(index).is_some_and(|row| word(row, 0) < wanted));
+        let at = partition(rows, |index| {
+            row(index).is_some_and(|row| word(row, 0) < wanted)
+        });
         let found = self.identified(row(at)?);
         (found.sequence == sequence).then_some(found)
     }
 
     /// The newest entry of one identity; looks at all.
     pub(crate) fn find(&self, id_hash: u128) -> Option<Identified> {
-        self.identities().rev().find(|entry| entry.id_hash == id_hash)
+        self.identities()
+            .rev()
+            .find(|entry| entry.id_hash == id_hash)
     }
 
     /// Sequences of one lane above `after`, ascending.
-    pub(crate) fn lane_after(&self, destination: DestinationId, after: u64) -> impl Iterator<Item = u64> {
+    pub(crate) fn lane_after(
+        &self,
+        destination: DestinationId,
+        after: u64,
+    ) -> impl Iterator<Item = u64> {
         let list = self.lane(destination);
         let count = list.len() / 4;
         let start = match after.checked_sub(self.first) {
@@ -176,7 +196,10 @@ impl Loaded {
             Some(after) => partition(count, |index| u64::from(word(list, index * 4)) <= after),
         };
         let first = self.first;
-        list.get(start * 4..).unwrap_or_default().chunks_exact(4).map(move |at| first + u64::from(word(at, 0)))
+        list.get(start * 4..)
+            .unwrap_or_default()
+            .chunks_exact(4)
+            .map(move |at| first + u64::from(word(at, 0)))
     }
 
     /// Whether the event of one sequence owes a delivery to this destination.
@@ -185,7 +208,12 @@ impl Loaded {
     }
 
     /// Sequences of one key in `(after, through]`, ascending.
-    pub(crate) fn key_after(&self, key_hash: u64, after: u64, through: u64) -> impl Iterator<Item = u64> {
+    pub(crate) fn key_after(
+        &self,
+        key_hash: u64,
+        after: u64,
+        through: u64,
+    ) -> impl Iterator<Item = u64> {
         let pair = |index: usize| {
             let bytes = self.keys.get(index * KEY_BYTES..).unwrap_or_default();
             (long(bytes, 0), self.first + u64::from(word(bytes, 8)))
@@ -200,11 +228,19 @@ impl Loaded {
 
     /// Whom the event of one sequence owes a delivery to.
     pub(crate) fn destinations_of(&self, sequence: u64) -> DestinationSet {
-        DestinationSet::new(self.lanes.iter().map(|(id, _)| *id).filter(|id| self.owes(*id, sequence)))
+        DestinationSet::new(
+            self.lanes
+                .iter()
+                .map(|(id, _)| *id)
+                .filter(|id| self.owes(*id, sequence)),
+        )
     }
 
     fn lane(&self, destination: DestinationId) -> &[u8] {
-        self.lanes.iter().find(|(id, _)| *id == destination).map_or(&[], |(_, list)| list)
+        self.lanes
+            .iter()
+            .find(|(id, _)| *id == destination)
+            .map_or(&[], |(_, list)| list)
     }
 
     fn identified(&self, row: &[u8]) -> Identified {
@@ -269,7 +305,9 @@ impl Header {
         };
         let checked = header.get(..HEADER_BYTES - 8).unwrap_or_default();
         if hash::checksum(checked, identity.check_seed()) != long(header, HEADER_BYTES - 8) {
-            return Err(IndexError::Damaged("its header does not match its checksum"));
+            return Err(IndexError::Damaged(
+                "its header does not match its checksum",
+            ));
         }
         let length = |at: usize| usize::try_from(long(header, at)).unwrap_or(usize::MAX);
         Ok(Self {
@@ -290,7 +328,11 @@ fn encode(identity: Identity, recent: &Recent) -> Vec<u8> {
     let first = entries.first().map_or(0, |entry| entry.sequence);
     let last = entries.last().map_or(0, |entry| entry.sequence);
     // The writer ends a segment long before its sequences span 32 bits.
-    let offset = |sequence: u64| u32::try_from(sequence - first).unwrap_or(u32::MAX).to_le_bytes();
+    let offset = |sequence: u64| {
+        u32::try_from(sequence - first)
+            .unwrap_or(u32::MAX)
+            .to_le_bytes()
+    };
 
     let mut rows = Vec::with_capacity(entries.len() * ROW_BYTES);
     let mut keyed = Vec::with_capacity(entries.len());
@@ -330,7 +372,12 @@ fn encode(identity: Identity, recent: &Recent) -> Vec<u8> {
     bytes.extend(identity.uuid.to_le_bytes());
     bytes.extend(first.to_le_bytes());
     bytes.extend(last.to_le_bytes());
-    bytes.extend(entries.last().map_or(0, |entry| entry.accepted_at).to_le_bytes());
+    bytes.extend(
+        entries
+            .last()
+            .map_or(0, |entry| entry.accepted_at)
+            .to_le_bytes(),
+    );
     bytes.extend((entries.len() as u64).to_le_bytes());
     for section in &sections {
         bytes.extend((section.len() as u64).to_le_bytes());
@@ -350,8 +397,9 @@ fn decode(bytes: &[u8]) -> Result<(Header, Loaded), IndexError> {
     let mut rest = bytes.get(HEADER_BYTES..).unwrap_or_default();
     let mut sections = Vec::with_capacity(SECTIONS);
     for (length, check) in header.sections {
-        let (section, after) =
-            rest.split_at_checked(length).ok_or(IndexError::Damaged("a section is cut short"))?;
+        let (section, after) = rest
+            .split_at_checked(length)
+            .ok_or(IndexError::Damaged("a section is cut short"))?;
         if hash::checksum(section, seed) != check {
             return Err(IndexError::Damaged("a section does not match its checksum"));
         }
@@ -366,7 +414,12 @@ fn decode(bytes: &[u8]) -> Result<(Header, Loaded), IndexError> {
     }
     let lanes = split_lists(directory, lists)
         .ok_or(IndexError::Damaged("its lists do not match its directory"))?;
-    let loaded = Loaded { first: header.first, rows: rows.to_vec(), keys: keys.to_vec(), lanes };
+    let loaded = Loaded {
+        first: header.first,
+        rows: rows.to_vec(),
+        keys: keys.to_vec(),
+        lanes,
+    };
     Ok((header, loaded))
 }
 
@@ -382,11 +435,17 @@ fn split_lists(directory: &[u8], mut lists: &[u8]) -> Option<Vec<(DestinationId,
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+    bytes
+        .get(at..at + 4)
+        .and_then(|b| b.try_into().ok())
+        .map_or(0, u32::from_le_bytes)
 }
 
 fn long(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+    bytes
+        .get(at..at + 8)
+        .and_then(|b| b.try_into().ok())
+        .map_or(0, u64::from_le_bytes)
 }
 
 /// The first index in `0..count` for which `before` no longer holds.
@@ -394,7 +453,11 @@ fn partition(count: usize, before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, count);
     while low < high {
         let middle = low.midpoint(high);
-        if before(middle) { low = middle + 1 } else { high = middle }
+        if before(middle) {
+            low = middle + 1
+        } else {
+            high = middle
+        }
     }
     low
 }
@@ -411,12 +474,22 @@ mod tests {
         Event, EventParts, Generation, Position, Sequence, ShardId, StoredEvent, Timestamp,
     };
 
-    const IDENTITY: Identity = Identity { generation: 1, shard: 0, number: 7, uuid: 0xabc << 70 | 5 };
+    const IDENTITY: Identity = Identity {
+        generation: 1,
+        shard: 0,
+        number: 7,
+        uuid: 0xabc << 70 | 5,
+    };
 
     fn recent(count: u64) -> Recent {
         let mut recent = Recent::default();
         for at in 0..count {
-            let parts = EventParts { id: "1", source: "/s", kind: "t", ..EventParts::default() };
+            let parts = EventParts {
+                id: "1",
+                source: "/s",
+                kind: "t",
+                ..EventParts::default()
+            };
             let destinations = if at % 3 == 0 { vec![1, 9] } else { vec![9] };
             recent.push(&Row {
                 stored: Arc::new(StoredEvent {
@@ -426,7 +499,9 @@ mod tests {
                         sequence: Sequence(100 + at * 2),
                     },
                     accepted_at: Timestamp::from_micros(5_000 + at),
-                    destinations: Arc::new(DestinationSet::new(destinations.into_iter().map(DestinationId))),
+                    destinations: Arc::new(DestinationSet::new(
+                        destinations.into_iter().map(DestinationId),
+                    )),
                     key_hash: (at % 2 == 0).then_some(at % 4),
                     event: Arc::new(Event::new(&parts).unwrap()),
                 }),
@@ -445,18 +520,33 @@ mod tests {
         IndexFile::write(&SystemDisk, &path, IDENTITY, &recent).unwrap();
         let file = IndexFile::open(&SystemDisk, &path).unwrap();
         let loaded = file.load(&SystemDisk).unwrap();
-        assert_eq!((file.identity, file.first, file.last, file.rows), (IDENTITY, 100, 198, 50));
+        assert_eq!(
+            (file.identity, file.first, file.last, file.rows),
+            (IDENTITY, 100, 198, 50)
+        );
         assert_eq!(&file.counts, recent.counts());
         for after in [0, 99, 100, 101, 150, 197, 198, 500] {
             for destination in [1, 9, 4].map(DestinationId) {
-                assert!(loaded.lane_after(destination, after).eq(recent.lane_after(destination, after)));
+                assert!(
+                    loaded
+                        .lane_after(destination, after)
+                        .eq(recent.lane_after(destination, after))
+                );
             }
             for key in 0..5 {
-                assert!(loaded.key_after(key, after, 160).eq(recent.key_after(key, after, 160)), "{key} {after}");
+                assert!(
+                    loaded
+                        .key_after(key, after, 160)
+                        .eq(recent.key_after(key, after, 160)),
+                    "{key} {after}"
+                );
             }
         }
         for entry in recent.entries() {
-            assert_eq!(loaded.identity_at(entry.sequence), Some(Identified::from(entry)));
+            assert_eq!(
+                loaded.identity_at(entry.sequence),
+                Some(Identified::from(entry))
+            );
             assert_eq!(loaded.find(entry.id_hash), Some(Identified::from(entry)));
             assert_eq!(loaded.destinations_of(entry.sequence), *entry.destinations);
         }

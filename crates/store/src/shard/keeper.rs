@@ -4,7 +4,6 @@
 //!
 //! Nothing here is on the way of an event; a crash between two steps is completed at the next start.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use wayhold_model::{DestinationId, LaneId, Sequence};
 use super::core::Shard;
 use super::segment::{self, Segment};
 use crate::disk::{Overwrite, unlink_database};
+use crate::progress::Dropped;
 
 /// How often resolved segments are looked for: cleaning is not urgent, and each look costs a little.
 const CLEAN_EVERY: Duration = Duration::from_millis(250);
@@ -57,7 +57,11 @@ pub(crate) fn run_checkpoints(shard: &Shard, stop: &AtomicBool) {
 
 /// Writes the index files of closed segments.
 fn index(shard: &Shard) {
-    for segment in shard.segments().iter().filter(|segment| segment.is_closed() && !segment.is_indexed()) {
+    for segment in shard
+        .segments()
+        .iter()
+        .filter(|segment| segment.is_closed() && !segment.is_indexed())
+    {
         if let Err(error) = segment.write_index(shard.disk.as_ref()) {
             warn!(segment = segment.number(), %error, "an index file cannot be written; trying again");
         }
@@ -68,7 +72,9 @@ fn sync_mark(shard: &Shard, mark: &dyn Overwrite) {
     if shard.mark_dirty.swap(false, Ordering::AcqRel)
         && let Err(error) = mark.sync()
     {
-        shard.condition.degraded(format!("the mark cannot be synced: {error}"));
+        shard
+            .condition
+            .degraded(format!("the mark cannot be synced: {error}"));
     }
 }
 
@@ -85,7 +91,12 @@ fn clean(shard: &Shard) {
         }
     }
     if let Some((first, _)) = shard.segments().iter().find_map(|segment| segment.span()) {
-        for lane in shard.catalog.destinations().iter().map(|destination| destination.lane) {
+        for lane in shard
+            .catalog
+            .destinations()
+            .iter()
+            .map(|destination| destination.lane)
+        {
             shard.progress.raise_floor(lane, Sequence(first));
         }
     }
@@ -95,15 +106,22 @@ fn clean(shard: &Shard) {
 /// Whether every delivery of a segment is resolved. Remembers per lane the first that is not, so that a
 /// stuck segment costs one look and a draining one is walked once.
 fn is_resolved(shard: &Shard, segment: &Segment) -> bool {
-    let mut from = segment.unresolved_from.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut from = segment
+        .unresolved_from
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     for destination in segment.counts().into_keys() {
-        let Some(lane) = shard.lane_of(destination) else { return false };
+        let Some(lane) = shard.lane_of(destination) else {
+            return false;
+        };
         let known = from.get(&destination).copied();
         if known == Some(RESOLVED) {
             continue;
         }
         if let Some(sequence) = known
-            && !shard.progress.view(lane, |view| view.is_resolved(Sequence(sequence)))
+            && !shard
+                .progress
+                .view(lane, |view| view.is_resolved(Sequence(sequence)))
         {
             return false;
         }
@@ -131,20 +149,26 @@ fn first_unresolved(
     let sequences = match segment.lane_after(shard.disk.as_ref(), destination, after, usize::MAX) {
         Ok(sequences) => sequences,
         Err(error) => {
-            shard.condition.degraded(format!("{} {error}", segment.index_path.display()));
+            shard
+                .condition
+                .degraded(format!("{} {error}", segment.index_path.display()));
             // Not known to be resolved, so it is kept.
             return Some(after.saturating_add(1));
         }
     };
     shard.progress.view(lane, |view| {
-        sequences.into_iter().find(|sequence| !view.is_resolved(Sequence(*sequence)))
+        sequences
+            .into_iter()
+            .find(|sequence| !view.is_resolved(Sequence(*sequence)))
     })
 }
 
 /// Records durably that a segment is dropped, then unlinks it. In this order a crash between the two is
 /// completed at the next start, and the accounting counts its events once.
 fn drop_segment(shard: &Shard, segment: &Arc<Segment>) {
-    let Some((first, last)) = segment.span() else { return };
+    let Some((first, last)) = segment.span() else {
+        return;
+    };
     if !shard.readers.close(segment.number()) {
         return;
     }
@@ -153,12 +177,12 @@ fn drop_segment(shard: &Shard, segment: &Arc<Segment>) {
         .into_iter()
         .filter_map(|(destination, count)| Some((shard.lane_of(destination)?, count)))
         .collect();
-    let recorded = shard.progress.drop_segment(
-        segment.number(),
-        Sequence(first),
-        Sequence(last),
-        &accepted,
-    );
+    let dropped = Dropped {
+        segment: segment.number(),
+        first: Sequence(first),
+        last: Sequence(last),
+    };
+    let recorded = shard.progress.drop_segment(dropped, &accepted);
     if recorded.is_err() {
         // Progress says in health why it cannot record; the segment stays until it can.
         return;
@@ -176,8 +200,15 @@ fn drop_segment(shard: &Shard, segment: &Arc<Segment>) {
 /// that the database holds nothing.
 fn drop_empty(shard: &Shard, segment: &Arc<Segment>) {
     shard.remember_segment(segment);
-    shard.remembered.write().unwrap_or_else(PoisonError::into_inner).retain(|other| other.number() != segment.number());
-    for removed in [unlink_database(shard.disk.as_ref(), &segment.path), shard.disk.unlink(&segment.index_path)] {
+    shard
+        .remembered
+        .write()
+        .unwrap_or_else(PoisonError::into_inner)
+        .retain(|other| other.number() != segment.number());
+    for removed in [
+        unlink_database(shard.disk.as_ref(), &segment.path),
+        shard.disk.unlink(&segment.index_path),
+    ] {
         if let Err(error) = removed {
             warn!(segment = segment.number(), %error, "an empty segment cannot be unlinked; the next start does");
         }
@@ -189,7 +220,10 @@ fn forget(shard: &Shard) {
     let window = u64::try_from(shard.options.window.as_micros()).unwrap_or(u64::MAX);
     let oldest = shard.clock.now().as_micros().saturating_sub(window);
     let mut rows: usize = shard.segments().iter().map(|segment| segment.rows()).sum();
-    let mut remembered = shard.remembered.write().unwrap_or_else(PoisonError::into_inner);
+    let mut remembered = shard
+        .remembered
+        .write()
+        .unwrap_or_else(PoisonError::into_inner);
     let mut gone = Vec::new();
     for segment in remembered.iter().rev() {
         if segment.newest() < oldest || rows >= shard.options.window_ids {
@@ -229,20 +263,14 @@ fn checkpoint(shard: &Shard, segment: &Segment) {
         }
         Ok(false) => {}
         Err(error) if segment.path.exists() => {
-            shard.condition.degraded(format!("{} cannot be checkpointed: {error}", segment.path.display()));
+            shard.condition.degraded(format!(
+                "{} cannot be checkpointed: {error}",
+                segment.path.display()
+            ));
             // Trying for ever would hold up accepting; the rows stay readable in the WAL.
             segment.checkpointed.store(true, Ordering::Relaxed);
         }
         // It was resolved and unlinked meanwhile.
         Err(_) => {}
     }
-}
-
-/// Obligations per destination over segments with a database.
-pub(crate) fn held_counts(segments: &[Arc<Segment>]) -> BTreeMap<DestinationId, u64> {
-    let mut held = BTreeMap::new();
-    for (destination, count) in segments.iter().flat_map(|segment| segment.counts()) {
-        *held.entry(destination).or_default() += count;
-    }
-    held
 }

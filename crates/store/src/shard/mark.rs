@@ -49,12 +49,19 @@ pub(crate) struct MarkFile {
 impl Mark {
     /// What is known of one segment.
     pub(crate) fn reach(&self, segment: u64) -> Option<Reach> {
-        self.reaches.iter().copied().find(|reach| reach.segment == segment && segment != 0)
+        self.reaches
+            .iter()
+            .copied()
+            .find(|reach| reach.segment == segment && segment != 0)
     }
 
     /// The newest segment that had a synced row.
     pub(crate) fn newest(&self) -> u64 {
-        self.reaches.iter().map(|reach| reach.segment).max().unwrap_or(0)
+        self.reaches
+            .iter()
+            .map(|reach| reach.segment)
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -71,7 +78,13 @@ impl MarkFile {
             .filter_map(|slot| decode(slot.get(..SLOT_BYTES)?))
             .max_by_key(|(turn, _)| *turn);
         let (turn, mark) = newest.map_or((0, None), |(turn, mark)| (turn, Some(mark)));
-        Ok((Self { file: disk.overwrite(path)?, turn }, mark))
+        Ok((
+            Self {
+                file: disk.overwrite(path)?,
+                turn,
+            },
+            mark,
+        ))
     }
 
     /// Overwrites the older slot; not synced.
@@ -88,7 +101,12 @@ impl MarkFile {
 }
 
 fn encode(turn: u64, mark: &Mark) -> [u8; SLOT_BYTES] {
-    let mut words = vec![MAGIC, turn, u64::from(mark.clean), mark.reaches.len() as u64];
+    let mut words = vec![
+        MAGIC,
+        turn,
+        u64::from(mark.clean),
+        mark.reaches.len() as u64,
+    ];
     for reach in &mark.reaches {
         words.extend([reach.segment, reach.last, reach.wal_bytes]);
     }
@@ -106,16 +124,25 @@ fn decode(slot: &[u8]) -> Option<(u64, Mark)> {
     if hash::checksum(body, MAGIC).to_le_bytes() != check {
         return None;
     }
-    let mut words = body.chunks(8).filter_map(|word| Some(u64::from_le_bytes(word.try_into().ok()?)));
+    let mut words = body
+        .chunks(8)
+        .filter_map(|word| Some(u64::from_le_bytes(word.try_into().ok()?)));
     if words.next()? != MAGIC {
         return None;
     }
     let turn = words.next()?;
     let clean = words.next()? != 0;
     words.next()?;
-    let mut mark = Mark { clean, ..Mark::default() };
+    let mut mark = Mark {
+        clean,
+        ..Mark::default()
+    };
     for reach in &mut mark.reaches {
-        *reach = Reach { segment: words.next()?, last: words.next()?, wal_bytes: words.next()? };
+        *reach = Reach {
+            segment: words.next()?,
+            last: words.next()?,
+            wal_bytes: words.next()?,
+        };
     }
     Some((turn, mark))
 }
@@ -127,7 +154,11 @@ mod tests {
 
     fn mark(last: u64) -> Mark {
         let mut mark = Mark::default();
-        mark.reaches[0] = Reach { segment: 3, last, wal_bytes: 4152 };
+        mark.reaches[0] = Reach {
+            segment: 3,
+            last,
+            wal_bytes: 4152,
+        };
         mark
     }
 
@@ -139,7 +170,10 @@ mod tests {
         assert_eq!(content, None);
         for last in 1..=5 {
             file.write(&mark(last)).unwrap();
-            assert_eq!(MarkFile::open(&SystemDisk, &path).unwrap().1, Some(mark(last)));
+            assert_eq!(
+                MarkFile::open(&SystemDisk, &path).unwrap().1,
+                Some(mark(last))
+            );
         }
     }
 
@@ -155,7 +189,11 @@ mod tests {
             let mut damaged = whole.clone();
             damaged[offset] ^= 0x40;
             std::fs::write(&path, damaged).unwrap();
-            assert_eq!(MarkFile::open(&SystemDisk, &path).unwrap().1, Some(mark(1)), "byte {offset}");
+            assert_eq!(
+                MarkFile::open(&SystemDisk, &path).unwrap().1,
+                Some(mark(1)),
+                "byte {offset}"
+            );
         }
     }
 

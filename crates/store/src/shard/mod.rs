@@ -11,6 +11,7 @@ pub(crate) mod recent;
 
 pub(crate) mod recovery;
 
+mod account;
 pub(crate) mod keeper;
 pub(crate) mod mark;
 pub(crate) mod preparer;

@@ -40,7 +40,8 @@ impl Recipe {
     /// Makes segment `number`.
     pub(crate) fn make(&self, number: u64) -> Result<Prepared, ConnectionError> {
         let mut uuid = [0; 16];
-        getrandom::fill(&mut uuid).map_err(|error| ConnectionError::Make(std::io::Error::other(error)))?;
+        getrandom::fill(&mut uuid)
+            .map_err(|error| ConnectionError::Make(std::io::Error::other(error)))?;
         let identity = Identity {
             generation: self.generation,
             shard: self.shard,
@@ -49,8 +50,17 @@ impl Recipe {
         };
         let path = database_path(&self.dir, number);
         let settings = (self.page_size, self.vfs.as_deref());
-        let file = SegmentWriter::create(self.disk.as_ref(), &path, identity, self.hash_seed, settings)?;
-        Ok(Prepared { file, segment: Segment::unindexed(&self.dir, identity, Recent::default()) })
+        let file = SegmentWriter::create(
+            self.disk.as_ref(),
+            &path,
+            identity,
+            self.hash_seed,
+            settings,
+        )?;
+        Ok(Prepared {
+            file,
+            segment: Segment::unindexed(&self.dir, identity, Recent::default()),
+        })
     }
 }
 

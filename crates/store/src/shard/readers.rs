@@ -43,14 +43,22 @@ impl Readers {
         };
         let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
         let rows = reader.rows(sequences, bytes_max)?;
-        Ok(rows.into_iter().map(|row| row.map_err(|damaged| damaged.sequence)).collect())
+        Ok(rows
+            .into_iter()
+            .map(|row| row.map_err(|damaged| damaged.sequence))
+            .collect())
     }
 
     /// Closes the connection to a segment. `false` while somebody reads it: try again.
     pub(crate) fn close(&self, number: u64) -> bool {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(at) = open.iter().position(|(other, _)| *other == number) else { return true };
-        if open.get(at).is_some_and(|(_, reader)| Arc::strong_count(reader) > 1) {
+        let Some(at) = open.iter().position(|(other, _)| *other == number) else {
+            return true;
+        };
+        if open
+            .get(at)
+            .is_some_and(|(_, reader)| Arc::strong_count(reader) > 1)
+        {
             return false;
         }
         open.remove(at);

@@ -31,7 +31,11 @@ pub(crate) struct Recent {
 impl Recent {
     /// Adds a committed row; sequences ascend.
     pub(crate) fn push(&mut self, row: &Row) {
-        debug_assert!(self.entries.last().is_none_or(|last| last.sequence < row.stored.position.sequence.0));
+        debug_assert!(
+            self.entries
+                .last()
+                .is_none_or(|last| last.sequence < row.stored.position.sequence.0)
+        );
         for id in row.stored.destinations.ids() {
             *self.counts.entry(*id).or_default() += 1;
         }
@@ -57,7 +61,11 @@ impl Recent {
 
     /// The entry of one sequence.
     pub(crate) fn entry(&self, sequence: u64) -> Option<&Entry> {
-        self.entries.get(self.entries.binary_search_by_key(&sequence, |entry| entry.sequence).ok()?)
+        self.entries.get(
+            self.entries
+                .binary_search_by_key(&sequence, |entry| entry.sequence)
+                .ok()?,
+        )
     }
 
     /// The entry of one identity; looks at all.
@@ -90,7 +98,9 @@ impl Recent {
     }
 
     fn after(&self, after: u64) -> impl Iterator<Item = &Entry> {
-        let start = self.entries.partition_point(|entry| entry.sequence <= after);
+        let start = self
+            .entries
+            .partition_point(|entry| entry.sequence <= after);
         self.entries.get(start..).unwrap_or_default().iter()
     }
 }

@@ -61,7 +61,12 @@ impl Opening<'_> {
     pub(crate) fn run(self) -> Result<Recovered, OpenError> {
         let (mark_file, mark) = MarkFile::open(self.disk(), &self.dir().join("mark"))
             .map_err(|error| unusable(&self.dir().join("mark"), &error))?;
-        if mark.is_none() && self.disk().exists(&self.dir().join("mark")).unwrap_or(false) {
+        if mark.is_none()
+            && self
+                .disk()
+                .exists(&self.dir().join("mark"))
+                .unwrap_or(false)
+        {
             // Normal in a new directory; elsewhere it only means that more is copied.
             tracing::debug!("the mark proves nothing");
         }
@@ -76,7 +81,9 @@ impl Opening<'_> {
         let active = loop {
             match self.recipe.make(next_number) {
                 Ok(prepared) => break prepared,
-                Err(error) => return Err(unusable(&database_path(self.dir(), next_number), &error)),
+                Err(error) => {
+                    return Err(unusable(&database_path(self.dir(), next_number), &error));
+                }
             }
         };
         let mut active = Active {
@@ -130,11 +137,19 @@ impl Opening<'_> {
 
     fn sort_files(&self) -> Result<Files, OpenError> {
         let mut files = Files::default();
-        let names = self.disk().list(self.dir()).map_err(|error| unusable(self.dir(), &error))?;
-        let names: Vec<String> =
-            names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
+        let names = self
+            .disk()
+            .list(self.dir())
+            .map_err(|error| unusable(self.dir(), &error))?;
+        let names: Vec<String> = names
+            .into_iter()
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
         for name in &names {
-            let number = name.split('.').next().and_then(|stem| stem.parse::<u64>().ok());
+            let number = name
+                .split('.')
+                .next()
+                .and_then(|stem| stem.parse::<u64>().ok());
             files.highest = files.highest.max(number.unwrap_or(0));
             match (number, name.split_once('.').map(|(_, rest)| rest)) {
                 (Some(number), Some("db")) => {
@@ -155,23 +170,36 @@ impl Opening<'_> {
     /// Removes our own leftovers and quarantines what nobody knows.
     fn judge(&self, name: &str, files: &Files) -> Result<(), OpenError> {
         let path = self.dir().join(name);
-        let number = name.split('.').next().and_then(|stem| stem.parse::<u64>().ok());
+        let number = name
+            .split('.')
+            .next()
+            .and_then(|stem| stem.parse::<u64>().ok());
         let rest = name.split_once('.').map(|(_, rest)| rest);
         let ours = name == "mark" || name.starts_with("state") || name.contains(".quarantined.");
         match (number, rest) {
             _ if ours => Ok(()),
             (Some(_), Some("db" | "idx")) => Ok(()),
-            (Some(number), Some("db-wal" | "db-shm")) if files.databases.contains(&number) => Ok(()),
+            (Some(number), Some("db-wal" | "db-shm" | "db-journal"))
+                if files.databases.contains(&number) =>
+            {
+                Ok(())
+            }
             // The database was unlinked in a drop that is known by its index file.
-            (Some(number), Some("db-wal" | "db-shm")) if files.indexes.contains(&number) => {
-                self.disk().unlink(&path).map_err(|error| unusable(&path, &error))
+            (Some(number), Some("db-wal" | "db-shm" | "db-journal"))
+                if files.indexes.contains(&number) =>
+            {
+                self.disk()
+                    .unlink(&path)
+                    .map_err(|error| unusable(&path, &error))
             }
             // A whole file is only ever put in place by rename: a temporary name holds nothing.
-            _ if name.ends_with(".tmp") => {
-                self.disk().unlink(&path).map_err(|error| unusable(&path, &error))
-            }
+            _ if name.ends_with(".tmp") => self
+                .disk()
+                .unlink(&path)
+                .map_err(|error| unusable(&path, &error)),
             _ => {
-                let aside = quarantine(self.disk(), &path).map_err(|error| unusable(&path, &error))?;
+                let aside =
+                    quarantine(self.disk(), &path).map_err(|error| unusable(&path, &error))?;
                 self.condition.degraded(format!(
                     "{} is not a file of this store; it was put aside as {}",
                     path.display(),
@@ -196,7 +224,11 @@ impl Opening<'_> {
                 }
                 Err(IndexError::Newer(found)) => {
                     let known = super::index_file::FORMAT;
-                    return Err(OpenError::Newer { file: path, found, known });
+                    return Err(OpenError::Newer {
+                        file: path,
+                        found,
+                        known,
+                    });
                 }
                 Err(error) => {
                     self.set_aside_index(&path, &error.to_string())?;
@@ -238,19 +270,27 @@ impl Opening<'_> {
     }
 
     fn note_closed(&self, segment: &Segment) {
-        segment.closed_at.store(self.now.as_micros().max(1), Ordering::Release);
+        segment
+            .closed_at
+            .store(self.now.as_micros().max(1), Ordering::Release);
         let bytes = |path: &Path| self.disk().len(path).unwrap_or(0);
         let mut wal = segment.path.clone().into_os_string();
         wal.push("-wal");
         let wal_bytes = bytes(Path::new(&wal));
-        segment.checkpointed.store(wal_bytes == 0, Ordering::Relaxed);
-        segment.bytes.store(bytes(&segment.path) + wal_bytes, Ordering::Relaxed);
+        segment
+            .checkpointed
+            .store(wal_bytes == 0, Ordering::Relaxed);
+        segment
+            .bytes
+            .store(bytes(&segment.path) + wal_bytes, Ordering::Relaxed);
     }
 
     /// Names a segment that should be there: it was never recorded as dropped and holds deliveries that
     /// are not resolved.
     fn report_missing(&self, segment: &Segment) {
-        let Ok(index) = segment.load(self.disk()) else { return };
+        let Ok(index) = segment.load(self.disk()) else {
+            return;
+        };
         let unresolved: usize = segment
             .counts()
             .into_keys()
@@ -259,7 +299,10 @@ impl Opening<'_> {
                 let lane = wayhold_model::LaneId(destination.0);
                 let sequences: Vec<u64> = index.lane_after(destination, 0).collect();
                 self.progress.view(lane, |view| {
-                    sequences.iter().filter(|sequence| !view.is_resolved(Sequence(**sequence))).count()
+                    sequences
+                        .iter()
+                        .filter(|sequence| !view.is_resolved(Sequence(**sequence)))
+                        .count()
                 })
             })
             .sum();
@@ -278,10 +321,19 @@ impl Opening<'_> {
         for number in files.databases.iter().copied() {
             // An index file that was put aside counts as absent.
             let path = database_path(self.dir(), number);
-            if self.disk().exists(&index_path(self.dir(), number)).unwrap_or(false) {
+            if self
+                .disk()
+                .exists(&index_path(self.dir(), number))
+                .unwrap_or(false)
+            {
                 continue;
             }
-            match SegmentReader::open(&path, None, self.recipe.hash_seed, self.recipe.vfs.as_deref()) {
+            match SegmentReader::open(
+                &path,
+                None,
+                self.recipe.hash_seed,
+                self.recipe.vfs.as_deref(),
+            ) {
                 Ok((reader, identity))
                     if identity.number == number
                         && identity.generation == self.recipe.generation
@@ -289,7 +341,8 @@ impl Opening<'_> {
                 {
                     let recent = self.read(&reader, number, mark, &mut left)?;
                     drop(reader);
-                    left.sealable.push(Segment::unindexed(self.dir(), identity, recent));
+                    left.sealable
+                        .push(Segment::unindexed(self.dir(), identity, recent));
                 }
                 Ok((reader, _)) => {
                     drop(reader);
@@ -297,10 +350,18 @@ impl Opening<'_> {
                 }
                 Err(SegmentError::Newer(found)) => {
                     let known = super::segment::FORMAT;
-                    return Err(OpenError::Newer { file: path, found, known });
+                    return Err(OpenError::Newer {
+                        file: path,
+                        found,
+                        known,
+                    });
                 }
                 // A file that was being made when the process ended never held an acknowledged row.
-                Err(_) if mark.reach(number).is_none() && number > mark.newest() && self.is_unborn(&path) => {
+                Err(_)
+                    if mark.reach(number).is_none()
+                        && number > mark.newest()
+                        && self.is_unborn(&path) =>
+                {
                     unlink_database(self.disk(), &path).map_err(|error| unusable(&path, &error))?;
                 }
                 Err(error) => self.set_aside_database(&path, number, mark, &error.to_string())?,
@@ -373,7 +434,8 @@ impl Opening<'_> {
         mark: &Mark,
         reason: &str,
     ) -> Result<(), OpenError> {
-        let aside = quarantine_database(self.disk(), path).map_err(|error| unusable(path, &error))?;
+        let aside =
+            quarantine_database(self.disk(), path).map_err(|error| unusable(path, &error))?;
         let lost = mark.reach(number).map_or_else(String::new, |reach| {
             format!("; it held sequences up to {}", reach.last)
         });
@@ -395,7 +457,10 @@ impl Opening<'_> {
             active.segment.committed(rows);
             active.rows += u32::try_from(rows.len()).unwrap_or(u32::MAX);
         }
-        active.segment.bytes.store(active.file.wal_bytes(), Ordering::Relaxed);
+        active
+            .segment
+            .bytes
+            .store(active.file.wal_bytes(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -426,9 +491,14 @@ impl Opening<'_> {
         mark: &Mark,
     ) -> u64 {
         let spans = segments.iter().chain(remembered).chain([&active.segment]);
-        let rows = spans.filter_map(|segment| segment.span()).map(|(_, last)| last);
+        let rows = spans
+            .filter_map(|segment| segment.span())
+            .map(|(_, last)| last);
         let marked = mark.reaches.iter().map(|reach| reach.last);
-        rows.chain(marked).chain([self.progress.highest().0]).max().unwrap_or(0)
+        rows.chain(marked)
+            .chain([self.progress.highest().0])
+            .max()
+            .unwrap_or(0)
     }
 
     fn store_time(
@@ -474,17 +544,27 @@ struct Left {
 
 /// Fills the window from index files, oldest first, and from the active segment.
 pub(crate) fn restore_window(shard: &Shard) {
-    let oldest = shard.clock.now().as_micros().saturating_sub(
-        u64::try_from(shard.options.window.as_micros()).unwrap_or(u64::MAX),
-    );
+    let oldest = shard
+        .clock
+        .now()
+        .as_micros()
+        .saturating_sub(u64::try_from(shard.options.window.as_micros()).unwrap_or(u64::MAX));
     let mut segments: Vec<Arc<Segment>> = shard.segments();
-    segments.extend(shard.remembered.read().unwrap_or_else(std::sync::PoisonError::into_inner).iter().cloned());
+    segments.extend(
+        shard
+            .remembered
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .iter()
+            .cloned(),
+    );
     segments.sort_unstable_by_key(|segment| std::cmp::Reverse(segment.number()));
     let mut rows = 0;
     let within: Vec<Arc<Segment>> = segments
         .into_iter()
         .take_while(|segment| {
-            let wanted = rows < shard.options.window_ids && (segment.newest() >= oldest || segment.rows() == 0);
+            let wanted = rows < shard.options.window_ids
+                && (segment.newest() >= oldest || segment.rows() == 0);
             rows += segment.rows();
             wanted
         })
@@ -505,5 +585,8 @@ pub(crate) fn restore_window(shard: &Shard) {
 }
 
 fn unusable(path: &Path, error: &dyn std::fmt::Display) -> OpenError {
-    OpenError::Unusable { path: PathBuf::from(path), reason: error.to_string() }
+    OpenError::Unusable {
+        path: PathBuf::from(path),
+        reason: error.to_string(),
+    }
 }

@@ -86,7 +86,10 @@ pub(super) fn write(
     statement.raw_bind_parameter(13, present(event.content_type()))?;
     statement.raw_bind_parameter(14, present(event.dataschema()))?;
     statement.raw_bind_parameter(15, present(event.extensions_text()))?;
-    statement.raw_bind_parameter(16, (!event.data().is_empty()).then_some(event.data().as_ref()))?;
+    statement.raw_bind_parameter(
+        16,
+        (!event.data().is_empty()).then_some(event.data().as_ref()),
+    )?;
     statement.raw_execute()?;
     Ok(())
 }
@@ -116,7 +119,10 @@ pub(super) fn read(
     origin: &Origin,
     known: &mut Option<Arc<DestinationSet>>,
 ) -> Result<Row, DamagedRow> {
-    let sequence = row.get::<_, i64>(0).map(i64::cast_unsigned).unwrap_or_default();
+    let sequence = row
+        .get::<_, i64>(0)
+        .map(i64::cast_unsigned)
+        .unwrap_or_default();
     decode(row, origin, known).ok_or(DamagedRow { sequence })
 }
 
@@ -125,7 +131,13 @@ fn decode(
     origin: &Origin,
     known: &mut Option<Arc<DestinationSet>>,
 ) -> Option<Row> {
-    let text = |column: usize| row.get_ref(column).ok()?.as_str_or_null().ok().map(Option::unwrap_or_default);
+    let text = |column: usize| {
+        row.get_ref(column)
+            .ok()?
+            .as_str_or_null()
+            .ok()
+            .map(Option::unwrap_or_default)
+    };
     let destinations = shared_set(text(2)?, known)?;
     let id_hash = u128::from_le_bytes(row.get_ref(3).ok()?.as_blob().ok()?.try_into().ok()?);
     let key = text(10)?;
@@ -139,7 +151,13 @@ fn decode(
         content_type: text(12)?,
         dataschema: text(13)?,
         extensions: text(14)?,
-        data: Bytes::copy_from_slice(row.get_ref(15).ok()?.as_blob_or_null().ok()?.unwrap_or_default()),
+        data: Bytes::copy_from_slice(
+            row.get_ref(15)
+                .ok()?
+                .as_blob_or_null()
+                .ok()?
+                .unwrap_or_default(),
+        ),
     });
     let decoded = Row {
         stored: Arc::new(StoredEvent {

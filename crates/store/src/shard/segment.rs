@@ -77,7 +77,9 @@ impl Segment {
 
     /// Adds committed rows to the index in memory.
     pub(crate) fn committed(&self, rows: &[Row]) {
-        if let Index::Memory(recent) = &mut *self.index.write().unwrap_or_else(PoisonError::into_inner) {
+        if let Index::Memory(recent) =
+            &mut *self.index.write().unwrap_or_else(PoisonError::into_inner)
+        {
             for row in rows {
                 recent.push(row);
             }
@@ -87,9 +89,10 @@ impl Segment {
     /// First and last sequence; `None` while it is empty.
     pub(crate) fn span(&self) -> Option<(u64, u64)> {
         match &*self.read() {
-            Index::Memory(recent) => {
-                Some((recent.entries().first()?.sequence, recent.entries().last()?.sequence))
-            }
+            Index::Memory(recent) => Some((
+                recent.entries().first()?.sequence,
+                recent.entries().last()?.sequence,
+            )),
             Index::File(file) => (file.rows > 0).then_some((file.first, file.last)),
         }
     }
@@ -105,6 +108,16 @@ impl Segment {
             Index::Memory(recent) => recent.counts().clone(),
             Index::File(file) => file.counts.clone(),
         }
+    }
+
+    /// Obligations to one destination.
+    pub(crate) fn count(&self, destination: DestinationId) -> u64 {
+        let index = self.read();
+        let counts = match &*index {
+            Index::Memory(recent) => recent.counts(),
+            Index::File(file) => &file.counts,
+        };
+        counts.get(&destination).copied().unwrap_or(0)
     }
 
     /// Bytes of its index file.
@@ -138,7 +151,11 @@ impl Segment {
         if let Index::Memory(recent) = &*self.read() {
             return Ok(recent.lane_after(destination, after).take(max).collect());
         }
-        Ok(self.load(disk)?.lane_after(destination, after).take(max).collect())
+        Ok(self
+            .load(disk)?
+            .lane_after(destination, after)
+            .take(max)
+            .collect())
     }
 
     /// Sequences of one key in `(after, through]` that owe a delivery to this destination.
@@ -151,13 +168,21 @@ impl Segment {
     ) -> Result<Vec<u64>, IndexError> {
         if let Index::Memory(recent) = &*self.read() {
             let owes = |sequence: &u64| {
-                recent.entry(*sequence).is_some_and(|entry| entry.destinations.contains(destination))
+                recent
+                    .entry(*sequence)
+                    .is_some_and(|entry| entry.destinations.contains(destination))
             };
-            return Ok(recent.key_after(key_hash, after, through).filter(owes).collect());
+            return Ok(recent
+                .key_after(key_hash, after, through)
+                .filter(owes)
+                .collect());
         }
         let index = self.load(disk)?;
         let owes = |sequence: &u64| index.owes(destination, *sequence);
-        Ok(index.key_after(key_hash, after, through).filter(owes).collect())
+        Ok(index
+            .key_after(key_hash, after, through)
+            .filter(owes)
+            .collect())
     }
 
     /// When its newest event was accepted, in microseconds since the epoch.
@@ -177,7 +202,11 @@ impl Segment {
     }
 
     /// What is known of one sequence.
-    pub(crate) fn identity_at(&self, disk: &dyn Disk, sequence: u64) -> Result<Option<Identified>, IndexError> {
+    pub(crate) fn identity_at(
+        &self,
+        disk: &dyn Disk,
+        sequence: u64,
+    ) -> Result<Option<Identified>, IndexError> {
         if let Index::Memory(recent) = &*self.read() {
             return Ok(recent.entry(sequence).map(Identified::from));
         }
@@ -199,7 +228,11 @@ impl Segment {
     }
 
     /// The newest event of one identity; looks at all.
-    pub(crate) fn find(&self, disk: &dyn Disk, id_hash: u128) -> Result<Option<Identified>, IndexError> {
+    pub(crate) fn find(
+        &self,
+        disk: &dyn Disk,
+        id_hash: u128,
+    ) -> Result<Option<Identified>, IndexError> {
         if let Index::Memory(recent) = &*self.read() {
             return Ok(recent.find(id_hash).map(Identified::from));
         }
@@ -207,7 +240,11 @@ impl Segment {
     }
 
     /// Whom the event of one sequence owes a delivery to.
-    pub(crate) fn destinations_of(&self, disk: &dyn Disk, sequence: u64) -> Result<DestinationSet, IndexError> {
+    pub(crate) fn destinations_of(
+        &self,
+        disk: &dyn Disk,
+        sequence: u64,
+    ) -> Result<DestinationSet, IndexError> {
         if let Index::Memory(recent) = &*self.read() {
             return Ok(recent.entry(sequence).map_or_else(
                 || DestinationSet::new([]),
@@ -255,7 +292,11 @@ pub(crate) fn index_path(dir: &Path, number: u64) -> PathBuf {
 fn profile(page_size: u32) -> Profile {
     /// A writer touches the right edge of one tree; a reader scans.
     const CACHE_KIB: u32 = 1024;
-    Profile { page_size, free_pages: FreePages::Keep, cache_kib: CACHE_KIB }
+    Profile {
+        page_size,
+        free_pages: FreePages::Keep,
+        cache_kib: CACHE_KIB,
+    }
 }
 
 /// The one connection that appends to a segment.
@@ -279,11 +320,14 @@ impl SegmentWriter {
         let wal_pages = Arc::new(AtomicU64::new(0));
         let pages = Arc::clone(&wal_pages);
         // Replaces SQLite's own hook, the one that would checkpoint.
-        connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, count: std::ffi::c_int| {
-            pages.store(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
-            Ok(())
-        }))?;
-        let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        connection.wal_hook(Some(
+            move |_: &mut rusqlite::hooks::Wal, count: std::ffi::c_int| {
+                pages.store(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
+                Ok(())
+            },
+        ))?;
+        let transaction =
+            connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         transaction.execute_batch(row::SCHEMA)?;
         transaction.execute(
             "INSERT INTO segment VALUES(?1, ?2, ?3, ?4, ?5, ?6)",
@@ -299,7 +343,12 @@ impl SegmentWriter {
         transaction.commit()?;
         let parent = path.parent().unwrap_or(Path::new("."));
         disk.sync_directory(parent).map_err(ConnectionError::Make)?;
-        Ok(Self { connection, wal_pages, page_size, check_seed: identity.check_seed() })
+        Ok(Self {
+            connection,
+            wal_pages,
+            page_size,
+            check_seed: identity.check_seed(),
+        })
     }
 
     /// Commits these rows in one transaction, synced. After an error other than a lack of space nothing
@@ -308,7 +357,9 @@ impl SegmentWriter {
         let result = self.commit(rows);
         result.map_err(|error| {
             let fault = Fault::of(&error);
-            if !self.connection.is_autocommit() && self.connection.execute_batch("ROLLBACK").is_err() {
+            if !self.connection.is_autocommit()
+                && self.connection.execute_batch("ROLLBACK").is_err()
+            {
                 // A transaction that cannot even be rolled back leaves the file in doubt.
                 return (Fault::Io, error);
             }
@@ -317,7 +368,9 @@ impl SegmentWriter {
     }
 
     fn commit(&mut self, rows: &[Row]) -> rusqlite::Result<()> {
-        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        self.connection
+            .prepare_cached("BEGIN IMMEDIATE")?
+            .execute([])?;
         {
             let mut insert = row::insert_statement(&self.connection)?;
             for row in rows {
@@ -388,7 +441,11 @@ impl SegmentReader {
         while bytes < bytes_max
             && let Some(&first) = rest.first()
         {
-            let run = rest.iter().zip(first..).take_while(|(sequence, expected)| **sequence == *expected).count();
+            let run = rest
+                .iter()
+                .zip(first..)
+                .take_while(|(sequence, expected)| **sequence == *expected)
+                .count();
             let (run, after) = rest.split_at(run);
             rest = after;
             bytes += self.run(run, bytes_max - bytes, &mut known, &mut rows)?;
@@ -404,7 +461,9 @@ impl SegmentReader {
         known: &mut Option<Arc<DestinationSet>>,
         rows: &mut Vec<Result<Row, DamagedRow>>,
     ) -> Result<usize, rusqlite::Error> {
-        let (Some(&first), Some(&last)) = (run.first(), run.last()) else { return Ok(0) };
+        let (Some(&first), Some(&last)) = (run.first(), run.last()) else {
+            return Ok(0);
+        };
         let mut statement = self.connection.prepare_cached(&format!(
             "SELECT {} FROM events WHERE sequence BETWEEN ?1 AND ?2 ORDER BY sequence",
             row::COLUMNS
@@ -436,9 +495,10 @@ impl SegmentReader {
         mut take: impl FnMut(Result<Row, DamagedRow>),
     ) -> Result<(), rusqlite::Error> {
         let mut known = None;
-        let mut statement = self
-            .connection
-            .prepare(&format!("SELECT {} FROM events ORDER BY sequence", row::COLUMNS))?;
+        let mut statement = self.connection.prepare(&format!(
+            "SELECT {} FROM events ORDER BY sequence",
+            row::COLUMNS
+        ))?;
         let mut found = statement.query([])?;
         while let Some(sql_row) = found.next()? {
             take(row::read(sql_row, &self.origin, &mut known));
@@ -457,16 +517,20 @@ pub(crate) fn checkpoint(path: &Path, vfs: Option<&str>) -> Result<bool, Connect
 
 fn read_identity(connection: &Connection) -> Result<Identity, SegmentError> {
     let (format, identity) = connection
-        .query_row("SELECT format, uuid, number, generation, shard FROM segment", [], |row| {
-            let uuid: Vec<u8> = row.get(1)?;
-            let identity = Identity {
-                uuid: uuid.try_into().map_or(0, u128::from_le_bytes),
-                number: row.get::<_, i64>(2)?.cast_unsigned(),
-                generation: row.get(3)?,
-                shard: row.get(4)?,
-            };
-            Ok((row.get::<_, u32>(0)?, identity))
-        })
+        .query_row(
+            "SELECT format, uuid, number, generation, shard FROM segment",
+            [],
+            |row| {
+                let uuid: Vec<u8> = row.get(1)?;
+                let identity = Identity {
+                    uuid: uuid.try_into().map_or(0, u128::from_le_bytes),
+                    number: row.get::<_, i64>(2)?.cast_unsigned(),
+                    generation: row.get(3)?,
+                    shard: row.get(4)?,
+                };
+                Ok((row.get::<_, u32>(0)?, identity))
+            },
+        )
         .map_err(ConnectionError::from)?;
     if format > FORMAT {
         return Err(SegmentError::Newer(format));

@@ -22,8 +22,15 @@ struct Inner {
 impl Tail {
     /// An empty cache of a shard whose next sequence is `next`.
     pub(crate) fn new(bytes_max: usize, next: u64) -> Self {
-        let inner = Inner { events: VecDeque::new(), bytes: 0, covers_from: next };
-        Self { inner: Mutex::new(inner), bytes_max }
+        let inner = Inner {
+            events: VecDeque::new(),
+            bytes: 0,
+            covers_from: next,
+        };
+        Self {
+            inner: Mutex::new(inner),
+            bytes_max,
+        }
     }
 
     /// Adds a committed group, in order.
@@ -57,7 +64,9 @@ impl Tail {
         if after.saturating_add(1) < inner.covers_from {
             return false;
         }
-        let start = inner.events.partition_point(|event| event.position.sequence.0 <= after);
+        let start = inner
+            .events
+            .partition_point(|event| event.position.sequence.0 <= after);
         for event in inner.events.range(start..) {
             if !take(event) {
                 break;
@@ -69,7 +78,10 @@ impl Tail {
     /// One event, if it is cached.
     pub(crate) fn get(&self, sequence: u64) -> Option<Arc<StoredEvent>> {
         let inner = self.lock();
-        let index = inner.events.binary_search_by_key(&sequence, |event| event.position.sequence.0).ok()?;
+        let index = inner
+            .events
+            .binary_search_by_key(&sequence, |event| event.position.sequence.0)
+            .ok()?;
         inner.events.get(index).cloned()
     }
 
@@ -93,9 +105,18 @@ mod tests {
     };
 
     fn event(sequence: u64) -> Arc<StoredEvent> {
-        let parts = EventParts { id: "1", source: "/s", kind: "t", ..EventParts::default() };
+        let parts = EventParts {
+            id: "1",
+            source: "/s",
+            kind: "t",
+            ..EventParts::default()
+        };
         Arc::new(StoredEvent {
-            position: Position { generation: Generation(1), shard: ShardId(0), sequence: Sequence(sequence) },
+            position: Position {
+                generation: Generation(1),
+                shard: ShardId(0),
+                sequence: Sequence(sequence),
+            },
             accepted_at: Timestamp::EPOCH,
             destinations: Arc::new(DestinationSet::new([])),
             key_hash: None,

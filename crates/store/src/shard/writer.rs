@@ -7,9 +7,9 @@
 //!
 //! Owns the active segment and the mark. A crash at any point leaves every acknowledged row synced.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -102,8 +102,25 @@ impl Writer {
         prepared: Receiver<Prepared>,
         start: Start,
     ) -> Self {
-        let Start { active, mark_file, mark, next, now } = start;
-        Self { shard, orders, prepared, active, mark_file, mark, next, now, stopping: false, rows: Vec::new() }
+        let Start {
+            active,
+            mark_file,
+            mark,
+            next,
+            now,
+        } = start;
+        Self {
+            shard,
+            orders,
+            prepared,
+            active,
+            mark_file,
+            mark,
+            next,
+            now,
+            stopping: false,
+            rows: Vec::new(),
+        }
     }
 
     /// Runs until it is told to stop, then leaves a clean mark.
@@ -127,9 +144,15 @@ impl Writer {
 
     /// Waits for requests and takes what is queued, up to the size of a group.
     fn gather(&mut self, group: &mut Vec<Request>) {
-        let wait = self.active.since.map_or(self.shard.options.segment_age, |since| {
-            self.shard.options.segment_age.saturating_sub(since.elapsed())
-        });
+        let wait = self
+            .active
+            .since
+            .map_or(self.shard.options.segment_age, |since| {
+                self.shard
+                    .options
+                    .segment_age
+                    .saturating_sub(since.elapsed())
+            });
         let mut bytes = 0;
         let mut order = match self.orders.recv_timeout(wait) {
             Ok(order) => order,
@@ -165,7 +188,8 @@ impl Writer {
         for request in &*group {
             for queued in &request.events {
                 let sequence = self.next + self.rows.len() as u64;
-                self.rows.push(row(queued, self.shard.position(sequence), self.now));
+                self.rows
+                    .push(row(queued, self.shard.position(sequence), self.now));
             }
         }
         let first = self.next;
@@ -182,7 +206,10 @@ impl Writer {
                 self.refuse(group, &AppendError::NoSpace);
             }
             Err((_, failure)) => {
-                let reason = format!("writing {} failed: {failure}", self.active.segment.path.display());
+                let reason = format!(
+                    "writing {} failed: {failure}",
+                    self.active.segment.path.display()
+                );
                 self.shard.condition.set_unavailable(Some(reason.clone()));
                 self.shard.condition.degraded(reason.clone());
                 self.refuse(group, &AppendError::Unavailable { reason });
@@ -197,13 +224,28 @@ impl Writer {
         let shard = &self.shard;
         let last = self.next - 1;
         self.active.segment.committed(&self.rows);
-        self.active.segment.bytes.store(self.active.file.wal_bytes(), Ordering::Relaxed);
+        self.active
+            .segment
+            .bytes
+            .store(self.active.file.wal_bytes(), Ordering::Relaxed);
         self.active.since.get_or_insert_with(Instant::now);
-        self.active.rows = self.active.rows.saturating_add(u32::try_from(self.rows.len()).unwrap_or(u32::MAX));
+        self.active.rows = self
+            .active
+            .rows
+            .saturating_add(u32::try_from(self.rows.len()).unwrap_or(u32::MAX));
         shard.newest.store(last, Ordering::Release);
-        shard.tail.push(self.rows.iter().map(|row| Arc::clone(&row.stored)));
+        shard
+            .tail
+            .push(self.rows.iter().map(|row| Arc::clone(&row.stored)));
         let number = self.active.segment.number();
-        advance(&mut self.mark, Reach { segment: number, last, wal_bytes: self.active.file.wal_bytes() });
+        advance(
+            &mut self.mark,
+            Reach {
+                segment: number,
+                last,
+                wal_bytes: self.active.file.wal_bytes(),
+            },
+        );
         self.write_mark();
         let mut sequence = first;
         for request in group.drain(..) {
@@ -255,7 +297,10 @@ impl Writer {
         match self.mark_file.write(&self.mark) {
             Ok(()) => self.shard.mark_dirty.store(true, Ordering::Release),
             // An older mark only makes the next start copy more.
-            Err(error) => self.shard.condition.degraded(format!("the mark cannot be written: {error}")),
+            Err(error) => self
+                .shard
+                .condition
+                .degraded(format!("the mark cannot be written: {error}")),
         }
     }
 
@@ -264,13 +309,18 @@ impl Writer {
         self.active.rows > 0
             && (self.active.file.wal_bytes() >= options.segment_bytes
                 || self.active.rows >= options.segment_rows
-                || self.active.since.is_some_and(|since| since.elapsed() >= options.segment_age))
+                || self
+                    .active
+                    .since
+                    .is_some_and(|since| since.elapsed() >= options.segment_age))
     }
 
     /// Ends the active segment and goes on in the prepared one.
     fn roll(&mut self) {
         if let Err(error) = self.mark_file.sync() {
-            self.shard.condition.degraded(format!("the mark cannot be synced: {error}"));
+            self.shard
+                .condition
+                .degraded(format!("the mark cannot be synced: {error}"));
         }
         self.begin_next();
         self.shard.keeper.wake();
@@ -311,7 +361,10 @@ impl Writer {
         }
         self.refuse_queued();
         self.shard.condition.set_unavailable(None);
-        info!(segment = self.active.segment.number(), "accepting resumes in a new segment");
+        info!(
+            segment = self.active.segment.number(),
+            "accepting resumes in a new segment"
+        );
     }
 
     /// Closes the active segment and takes the prepared one; waits for it as long as it takes.
@@ -324,17 +377,27 @@ impl Writer {
                 return;
             }
             if self.shard.condition.unavailable().is_none() {
-                self.shard.condition.set_unavailable(Some(NO_SEGMENT.to_owned()));
+                self.shard
+                    .condition
+                    .set_unavailable(Some(NO_SEGMENT.to_owned()));
             }
             self.refuse_queued();
         };
         let segment = Arc::new(prepared.segment);
-        let active = Active { file: prepared.file, segment, rows: 0, since: None };
+        let active = Active {
+            file: prepared.file,
+            segment,
+            rows: 0,
+            since: None,
+        };
         self.shard.add_segment(Arc::clone(&active.segment));
         let closed = std::mem::replace(&mut self.active, active);
         // The connection goes first: a closed segment has a checkpointer or a writer, never both.
         drop(closed.file);
-        closed.segment.closed_at.store(self.shard.clock.now().as_micros().max(1), Ordering::Release);
+        closed
+            .segment
+            .closed_at
+            .store(self.shard.clock.now().as_micros().max(1), Ordering::Release);
         if self.shard.condition.unavailable().as_deref() == Some(NO_SEGMENT) {
             self.shard.condition.set_unavailable(None);
         }
@@ -357,7 +420,10 @@ impl Writer {
 /// Notes how far a segment is synced; remembers the newest few segments.
 pub(crate) fn advance(mark: &mut Mark, reach: Reach) {
     mark.clean = false;
-    let at = mark.reaches.iter().position(|known| known.segment == reach.segment);
+    let at = mark
+        .reaches
+        .iter()
+        .position(|known| known.segment == reach.segment);
     match at.and_then(|at| mark.reaches.get_mut(at)) {
         Some(known) => *known = reach,
         None => {

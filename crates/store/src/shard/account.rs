@@ -1,0 +1,173 @@
+//! What a shard counts: the accounting identity per lane, and sizes for metrics and status.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use wayhold_model::{DestinationId, LaneId, Sequence};
+
+use super::core::Shard;
+use super::index_file::Identified;
+use crate::delivery::LaneTotals;
+use crate::error::ReadError;
+use crate::figures::Figures;
+use crate::window::widen;
+
+impl Shard {
+    /// Counts of one lane from three sources that know nothing of each other: index files count what
+    /// was accepted, bitmaps what is pending, settlements how it ended.
+    pub(crate) fn totals(&self, lane: LaneId, destination: DestinationId) -> LaneTotals {
+        let held = self.held(destination);
+        let settled = self.progress.totals(lane);
+        LaneTotals {
+            accepted: settled.accepted_base + held,
+            pending: self.pending(lane, destination),
+            delivered: settled.delivered,
+            dead: settled.dead,
+            expired: settled.expired,
+            discarded: settled.discarded,
+            redriven: settled.redriven,
+        }
+    }
+
+    /// Unresolved deliveries of a lane, redrives included.
+    pub(crate) fn pending(&self, lane: LaneId, destination: DestinationId) -> u64 {
+        let spans: Vec<(u64, u64, u64)> = self
+            .segments()
+            .iter()
+            .filter_map(|segment| {
+                let (first, last) = segment.span()?;
+                Some((first, last, segment.count(destination)))
+            })
+            .filter(|(_, _, count)| *count > 0)
+            .collect();
+        self.progress.view(lane, |view| {
+            let unresolved = spans.iter().map(|(first, last, count)| {
+                // Everything below the floor is resolved; its bits are gone.
+                if *last < view.floor().0 {
+                    return 0;
+                }
+                count.saturating_sub(view.count_resolved(Sequence(*first), Sequence(*last)))
+            });
+            unresolved.sum::<u64>() + view.totals().redriving
+        })
+    }
+
+    /// Obligations to a destination in segments that are held.
+    fn held(&self, destination: DestinationId) -> u64 {
+        self.segments()
+            .iter()
+            .map(|segment| segment.count(destination))
+            .sum()
+    }
+
+    /// After progress was lost and dead letters were saved from the damaged file: those whose event lies
+    /// in no segment any more still count as accepted.
+    pub(crate) fn restore_base(&self, saved: &[(LaneId, Sequence)]) {
+        for (lane, sequence) in saved {
+            let is_held = self
+                .segments()
+                .iter()
+                .filter_map(|segment| segment.span())
+                .any(|(first, last)| (first..=last).contains(&sequence.0));
+            if !is_held {
+                self.progress.add_accepted_base(*lane, 1);
+            }
+        }
+    }
+
+    /// The acceptance of an id within the window among these candidates, newest first, confirmed
+    /// against the index; may read the disk.
+    pub(crate) fn confirm(
+        &self,
+        id_hash: u128,
+        candidates: &[u32],
+    ) -> Result<Option<Identified>, ReadError> {
+        let newest = self.newest.load(Ordering::Acquire);
+        let window = u64::try_from(self.options.window.as_micros()).unwrap_or(u64::MAX);
+        let oldest = self.clock.now().as_micros().saturating_sub(window);
+        for sequence in candidates.iter().filter_map(|low| widen(*low, newest)) {
+            let Some((segment, _)) = self.segment_of(sequence) else {
+                continue;
+            };
+            let known = segment
+                .identity_at(self.disk.as_ref(), sequence)
+                .map_err(|error| ReadError::Failed {
+                    file: segment.index_path.display().to_string(),
+                    reason: error.to_string(),
+                })?;
+            let same = known.filter(|known| {
+                known.id_hash == id_hash
+                    && known.fingerprint.is_some()
+                    && known.accepted_at >= oldest
+            });
+            if same.is_some() {
+                return Ok(same);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sizes and counts.
+    pub(crate) fn figures(&self) -> Figures {
+        let segments = self.segments();
+        let remembered = self
+            .remembered
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let now = self.clock.now().as_micros();
+        let closed = segments
+            .iter()
+            .filter(|segment| segment.is_closed())
+            .count() as u64;
+        let all = segments.iter().chain(&remembered);
+        let state = self
+            .disk
+            .list(&self.dir)
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|name| name.to_string_lossy().starts_with("state"));
+        let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        Figures {
+            // The active one and the prepared one.
+            segments_active: segments.len() as u64 - closed + 1,
+            segments_closed: closed,
+            segment_bytes: segments.iter().map(|segment| load(&segment.bytes)).sum(),
+            index_bytes: all.map(|segment| segment.index_bytes()).sum(),
+            state_bytes: state
+                .map(|name| self.disk.len(&self.dir.join(name)).unwrap_or(0))
+                .sum(),
+            reserve_bytes: self.space.reserve_bytes(),
+            disk_free_bytes: self.space.free(),
+            queued_bytes: 0,
+            groups: load(&self.commits.groups),
+            group_events: load(&self.commits.events),
+            commit_buckets: self.commits.by_duration.each_ref().map(load),
+            commit_micros: load(&self.commits.micros),
+            group_buckets: self.commits.by_size.each_ref().map(load),
+            window_ids: self.window.len() as u64,
+            window_reach: self.window_reach(now),
+            oldest_unresolved: segments
+                .iter()
+                .find(|segment| segment.is_closed())
+                .map(|segment| Duration::from_micros(now.saturating_sub(segment.newest()))),
+        }
+    }
+
+    /// Age of the oldest id that is remembered.
+    fn window_reach(&self, now: u64) -> Duration {
+        let newest = self.newest.load(Ordering::Acquire);
+        let oldest = self
+            .window
+            .oldest()
+            .and_then(|low| widen(low, newest))
+            .and_then(|sequence| {
+                let (segment, _) = self.segment_of(sequence)?;
+                segment.identity_at(self.disk.as_ref(), sequence).ok()?
+            });
+        oldest.map_or(Duration::ZERO, |known| {
+            Duration::from_micros(now.saturating_sub(known.accepted_at))
+        })
+    }
+}

@@ -1,0 +1,325 @@
+//! What a start makes of what the last run, the system or a person left in the data directory.
+
+#![expect(dead_code, reason = "each suite uses its part of the support")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use support::{
+    HandClock, copy_of, destinations, drain, eventually, files, fill, ids, names, open, tiny,
+};
+use wayhold_model::DestinationId;
+use wayhold_store::{Options, Store};
+
+/// Production limits but for what this machine need not pay.
+fn options() -> Options {
+    Options {
+        window_ids: 10_000,
+        min_free: Some(0),
+        reserve_bytes: 4096,
+        ..Options::default()
+    }
+}
+
+fn shard(dir: &Path) -> PathBuf {
+    dir.join("g1/s0")
+}
+
+/// A directory as a kill leaves it, with `count` events in one unsealed segment, and the mark as it was
+/// after the first `marked` of them.
+async fn killed_with_stale_mark(
+    count: u64,
+    marked: u64,
+) -> (tempfile::TempDir, Vec<DestinationId>, HandClock) {
+    let clock = HandClock::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &options(), &clock);
+    let to = destinations(&store, 1);
+    fill(&store, 0, marked, 5, &to).await;
+    let mark = std::fs::read(shard(dir.path()).join("mark")).unwrap();
+    fill(&store, marked, count - marked, 5, &to).await;
+    let copy = copy_of(dir.path());
+    store.stop();
+    std::fs::write(shard(copy.path()).join("mark"), mark).unwrap();
+    (copy, to, clock)
+}
+
+async fn deliver_all(store: &Store, to: &[DestinationId], count: u64) {
+    assert_eq!(
+        ids(&drain(&mut store.lane(to[0]).unwrap(), 100)),
+        names(0..count)
+    );
+    assert!(
+        fill(store, 0, count, 5, to)
+            .await
+            .iter()
+            .all(|receipt| receipt.duplicate)
+    );
+}
+
+#[tokio::test]
+async fn rows_above_the_mark_are_copied_into_the_new_segment_before_anything_sees_them() {
+    let (dir, to, clock) = killed_with_stale_mark(40, 25).await;
+    let before = files(dir.path(), ".db");
+    let (store, recovery) = open(dir.path(), &options(), &clock);
+    assert_eq!((recovery.unproven, recovery.unclean), (15, true));
+    deliver_all(&store, &to, 40).await;
+    store.stop();
+    // The copy stands on its own: with the old segment gone, exactly the unproven rows are left.
+    let new = files(dir.path(), ".db")
+        .into_iter()
+        .find(|name| !before.contains(name))
+        .unwrap();
+    let connection = rusqlite::Connection::open(shard(dir.path()).join(new)).unwrap();
+    let copied: Vec<String> = connection
+        .prepare("SELECT id FROM events ORDER BY sequence")
+        .unwrap()
+        .query_map([], |row| row.get(0))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(copied, names(25..40));
+}
+
+#[tokio::test]
+async fn a_mark_that_is_gone_or_torn_only_costs_a_copy() {
+    for damage in ["absent", "torn"] {
+        let (dir, to, clock) = killed_with_stale_mark(40, 25).await;
+        let mark = shard(dir.path()).join("mark");
+        match damage {
+            "absent" => std::fs::remove_file(&mark).unwrap(),
+            _ => std::fs::write(&mark, [0xff; 8192]).unwrap(),
+        }
+        let (store, recovery) = open(dir.path(), &options(), &clock);
+        assert_eq!(recovery.unproven, 40, "{damage}");
+        deliver_all(&store, &to, 40).await;
+        store.stop();
+    }
+}
+
+#[tokio::test]
+async fn a_crash_in_the_middle_of_opening_is_repeated_without_doubles() {
+    let (dir, to, clock) = killed_with_stale_mark(40, 25).await;
+    // Opening copies, then seals, then moves the mark. With the old files put back beside the new ones
+    // the directory looks as if the process had ended between copying and sealing.
+    let old = copy_of(dir.path());
+    let (store, _) = open(dir.path(), &options(), &clock);
+    store.stop();
+    for name in std::fs::read_dir(shard(old.path())).unwrap() {
+        let name = name.unwrap().file_name();
+        if !name.to_string_lossy().starts_with("state") {
+            std::fs::copy(shard(old.path()).join(&name), shard(dir.path()).join(&name)).unwrap();
+        }
+    }
+    for sealed in files(dir.path(), ".idx") {
+        std::fs::remove_file(shard(dir.path()).join(sealed)).unwrap();
+    }
+    let (store, recovery) = open(dir.path(), &options(), &clock);
+    assert_eq!(recovery.findings, Vec::<String>::new());
+    deliver_all(&store, &to, 40).await;
+    assert_eq!(store.totals(to[0]).accepted, 40);
+    store.stop();
+}
+
+#[tokio::test]
+async fn a_wal_that_ends_below_the_mark_is_named_with_the_lost_range() {
+    let clock = HandClock::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &options(), &clock);
+    let to = destinations(&store, 1);
+    fill(&store, 0, 40, 5, &to).await;
+    let copy = copy_of(dir.path());
+    store.stop();
+    let wal = files(copy.path(), ".db-wal")
+        .into_iter()
+        .map(|name| shard(copy.path()).join(name))
+        .max_by_key(|path| std::fs::metadata(path).unwrap().len())
+        .unwrap();
+    let length = std::fs::metadata(&wal).unwrap().len();
+    std::fs::File::options()
+        .write(true)
+        .open(&wal)
+        .unwrap()
+        .set_len(length / 2)
+        .unwrap();
+    let (store, recovery) = open(copy.path(), &options(), &clock);
+    let finding = recovery
+        .findings
+        .iter()
+        .find(|finding| finding.contains("tail"));
+    assert!(
+        finding.is_some_and(|finding| finding.contains("to 40 are lost")),
+        "{:?}",
+        recovery.findings
+    );
+    let left = drain(&mut store.lane(to[0]).unwrap(), 100);
+    assert_eq!(
+        ids(&left),
+        names(0..left.len() as u64),
+        "the rest is served, without a hole"
+    );
+    let next = fill(&store, 100, 1, 5, &to).await;
+    assert_eq!(
+        next[0].position.sequence.0, 41,
+        "lost sequences are not given again"
+    );
+    store.stop();
+}
+
+#[tokio::test]
+async fn unknown_files_are_put_aside_and_leftovers_of_our_own_are_removed() {
+    let (dir, to, clock) = killed_with_stale_mark(10, 10).await;
+    let shard = shard(dir.path());
+    for name in ["notes.txt", "77.bak", "9.db-wal", "3.idx.tmp"] {
+        std::fs::write(shard.join(name), b"?").unwrap();
+    }
+    let (store, recovery) = open(dir.path(), &options(), &clock);
+    deliver_all(&store, &to, 10).await;
+    store.stop();
+    for name in ["notes.txt", "77.bak", "9.db-wal"] {
+        assert!(
+            shard.join(format!("{name}.quarantined.1")).exists(),
+            "{name}"
+        );
+        assert!(
+            recovery
+                .findings
+                .iter()
+                .any(|finding| finding.contains(name)),
+            "{name}"
+        );
+    }
+    assert!(!shard.join("3.idx.tmp").exists());
+    // Numbers that any name ever held are not given again.
+    assert!(
+        files(dir.path(), ".db").iter().any(|name| name
+            .trim_end_matches(".db")
+            .parse::<u64>()
+            .unwrap()
+            > 77)
+    );
+}
+
+#[tokio::test]
+async fn a_damaged_index_file_is_put_aside_and_made_again_from_the_rows() {
+    let clock = HandClock::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let to = destinations(&store, 1);
+    fill(&store, 0, 30, 5, &to).await;
+    eventually("three segments are indexed", || {
+        files(dir.path(), ".idx").len() >= 3
+    });
+    store.stop();
+    let victim = files(dir.path(), ".idx")[1].clone();
+    let path = shard(dir.path()).join(&victim);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[60] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let (store, recovery) = open(dir.path(), &tiny(), &clock);
+    assert!(
+        recovery
+            .findings
+            .iter()
+            .any(|finding| finding.contains(&victim)),
+        "{:?}",
+        recovery.findings
+    );
+    deliver_all(&store, &to, 30).await;
+    store.stop();
+}
+
+#[tokio::test]
+async fn a_damaged_row_is_skipped_and_named_and_the_rest_is_served() {
+    let clock = HandClock::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let to = destinations(&store, 1);
+    fill(&store, 0, 30, 5, &to).await;
+    store.stop();
+    let first = shard(dir.path()).join(&files(dir.path(), ".db")[0]);
+    let connection = rusqlite::Connection::open(&first).unwrap();
+    connection
+        .execute("UPDATE events SET data = x'00' WHERE id = '3'", [])
+        .unwrap();
+    drop(connection);
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let left = ids(&drain(&mut store.lane(to[0]).unwrap(), 100));
+    assert_eq!(
+        left,
+        names(0..30)
+            .into_iter()
+            .filter(|id| id != "3")
+            .collect::<Vec<_>>()
+    );
+    assert!(
+        store
+            .health()
+            .degraded
+            .iter()
+            .any(|finding| finding.contains("damaged"))
+    );
+    store.stop();
+}
+
+#[tokio::test]
+async fn a_drop_that_was_recorded_is_finished_at_the_next_start() {
+    let clock = HandClock::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let to = destinations(&store, 1);
+    fill(&store, 0, 40, 5, &to).await;
+    let before = copy_of(dir.path());
+    let mut lane = store.lane(to[0]).unwrap();
+    let positions: Vec<_> = drain(&mut lane, 100)
+        .iter()
+        .map(|d| d.event.position)
+        .collect();
+    lane.handle().settle_delivered(&positions);
+    eventually("segments are dropped", || {
+        files(dir.path(), ".db").len() <= 3
+    });
+    store.stop();
+    // A database that was to be unlinked, and whose companions already were, comes back: as after a
+    // crash between two unlinks.
+    let name = files(before.path(), ".db")[0].clone();
+    std::fs::copy(
+        shard(before.path()).join(&name),
+        shard(dir.path()).join(&name),
+    )
+    .unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    assert_eq!(store.totals(to[0]).pending, 0);
+    eventually("the leftover is removed", || {
+        !shard(dir.path()).join(&name).exists()
+    });
+    store.stop();
+}
+
+#[tokio::test]
+async fn restarts_under_way_of_segment_changes_lose_nothing_and_double_nothing() {
+    let clock = HandClock::new();
+    let mut current = tempfile::tempdir().unwrap();
+    let mut accepted = 0;
+    let mut to = Vec::new();
+    for round in 0..12_u64 {
+        let (store, recovery) = open(current.path(), &tiny(), &clock);
+        assert_eq!(recovery.findings, Vec::<String>::new(), "round {round}");
+        to = destinations(&store, 1);
+        fill(&store, accepted, 5 + round * 3, 5, &to).await;
+        accepted += 5 + round * 3;
+        clock.forward(Duration::from_secs(round));
+        let killed = copy_of(current.path());
+        store.stop();
+        if round % 3 != 0 {
+            current = killed;
+        }
+    }
+    let (store, _) = open(current.path(), &tiny(), &clock);
+    deliver_all(&store, &to, accepted).await;
+    let totals = store.totals(to[0]);
+    assert_eq!((totals.accepted, totals.pending), (accepted, accepted));
+    store.stop();
+}

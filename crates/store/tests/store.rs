@@ -1,0 +1,433 @@
+//! The store's promises, through its face, at tiny limits and at production's.
+
+#![expect(dead_code, reason = "each suite uses its part of the support")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::{
+    HandClock, copy_of, destinations, drain, event, eventually, files, fill, ids, names, open, tiny,
+};
+use wayhold_model::{OutcomeKind, Timestamp};
+use wayhold_store::{AppendError, AttemptRecord, DeliveryState, OpenError, Options, Resolution};
+
+/// Runs a case at tiny limits and at production's.
+async fn at_both_limits<F: Future<Output = ()>>(case: impl Fn(Options) -> F) {
+    case(tiny()).await;
+    case(Options {
+        window_ids: 100_000,
+        min_free: Some(0),
+        ..Options::default()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn events_are_read_back_in_order_by_the_lanes_they_are_owed_to() {
+    at_both_limits(|options| async move {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(dir.path(), &options, &HandClock::new());
+        let to = destinations(&store, 3);
+        fill(&store, 0, 40, 5, &to[..1]).await;
+        fill(&store, 40, 40, 5, &to[..2]).await;
+        let [mut first, mut second, mut third] = [0, 1, 2].map(|n| store.lane(to[n]).unwrap());
+        for max in [1, 7, 1000] {
+            let mut again = store.lane(to[0]).unwrap();
+            assert_eq!(ids(&drain(&mut again, max)), names(0..80));
+        }
+        assert_eq!(ids(&drain(&mut first, 16)), names(0..80));
+        assert_eq!(ids(&drain(&mut second, 16)), names(40..80));
+        assert!(drain(&mut third, 16).is_empty());
+        fill(&store, 80, 3, 5, &to[2..]).await;
+        assert_eq!(ids(&third.read_cached(10).unwrap()), names(80..83));
+        store.stop();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_accepted_is_there_after_a_clean_stop_and_after_a_kill() {
+    at_both_limits(|options| async move {
+        let clock = HandClock::new();
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(dir.path(), &options, &clock);
+        let to = destinations(&store, 1);
+        let receipts = fill(&store, 0, 50, 5, &to).await;
+        let killed = copy_of(dir.path());
+        store.stop();
+        for (dir, unclean) in [(dir.path(), false), (killed.path(), true)] {
+            let (store, recovery) = open(dir, &options, &clock);
+            assert_eq!(recovery.unclean, unclean);
+            assert_eq!(recovery.findings, Vec::<String>::new());
+            let lane = drain(&mut store.lane(to[0]).unwrap(), 16);
+            assert_eq!(ids(&lane), names(0..50));
+            let positions: Vec<_> = lane
+                .iter()
+                .map(|delivery| delivery.event.position)
+                .collect();
+            assert_eq!(
+                positions,
+                receipts
+                    .iter()
+                    .map(|receipt| receipt.position)
+                    .collect::<Vec<_>>()
+            );
+            let again = fill(&store, 0, 50, 5, &to).await;
+            for (again, first) in again.iter().zip(&receipts) {
+                assert!(again.duplicate && again.position == first.position);
+            }
+            let next = fill(&store, 50, 1, 5, &to).await;
+            assert!(next[0].position > receipts[49].position);
+            store.stop();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_same_id_is_one_event_and_other_content_is_a_conflict() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &HandClock::new());
+    let to = destinations(&store, 1);
+    let first = store
+        .append(vec![event("a", "k", "one", &to)])
+        .await
+        .unwrap();
+    assert!(!first[0].duplicate);
+    // Far enough that the first lies in an index file.
+    fill(&store, 0, 60, 3, &to).await;
+    eventually("the first segment is indexed", || {
+        !files(dir.path(), ".idx").is_empty()
+    });
+    let again = store
+        .append(vec![event("a", "k", "one", &to)])
+        .await
+        .unwrap();
+    assert!(again[0].duplicate && again[0].position == first[0].position);
+    for other in [event("a", "k", "two", &to), event("a", "other", "one", &to)] {
+        let conflict = store
+            .append(vec![event("new", "", "", &to), other])
+            .await
+            .unwrap_err();
+        assert_eq!(
+            conflict,
+            AppendError::Conflict {
+                index: 1,
+                first: first[0].position
+            }
+        );
+    }
+    assert!(
+        store.find("/test", "new").unwrap().is_none(),
+        "nothing of a refused batch is stored"
+    );
+
+    let batch = vec![
+        event("b", "", "x", &to),
+        event("c", "", "x", &to),
+        event("b", "", "x", &to),
+    ];
+    let receipts = store.append(batch).await.unwrap();
+    assert_eq!(
+        receipts.iter().map(|r| r.duplicate).collect::<Vec<_>>(),
+        [false, false, true]
+    );
+    assert_eq!(receipts[0].position, receipts[2].position);
+    let batch = vec![event("d", "", "x", &to), event("d", "", "y", &to)];
+    assert_eq!(
+        store.append(batch).await.unwrap_err(),
+        AppendError::ConflictInBatch { index: 1, first: 0 }
+    );
+    assert!(store.find("/test", "d").unwrap().is_none());
+    store.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn parallel_requests_with_one_id_store_one_event() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &HandClock::new());
+    let to = destinations(&store, 1);
+    for round in 0..50 {
+        let tasks: Vec<_> = (0..32)
+            .map(|n| {
+                let store = store.clone();
+                // Batches in opposite orders must not wait for each other.
+                let mut batch = vec![
+                    event(&format!("x{round}"), "", "same", &to),
+                    event(&format!("y{round}"), "", "same", &to),
+                ];
+                if n % 2 == 0 {
+                    batch.reverse();
+                }
+                tokio::spawn(async move { (n, store.append(batch).await.unwrap()) })
+            })
+            .collect();
+        let mut firsts = 0;
+        let mut positions = std::collections::BTreeSet::new();
+        for task in tasks {
+            let (_, receipts) = task.await.unwrap();
+            firsts += receipts.iter().filter(|receipt| !receipt.duplicate).count();
+            positions.extend(receipts.iter().map(|receipt| receipt.position));
+        }
+        assert_eq!((firsts, positions.len()), (2, 2));
+    }
+    assert_eq!(store.totals(to[0]).accepted, 100);
+    store.stop();
+}
+
+#[tokio::test]
+async fn an_id_is_forgotten_after_the_window_and_by_acceptance_time() {
+    let clock = HandClock::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let to = destinations(&store, 1);
+    fill(&store, 0, 20, 3, &to).await;
+    clock.forward(Duration::from_secs(23 * 3600));
+    assert!(
+        fill(&store, 0, 20, 3, &to)
+            .await
+            .iter()
+            .all(|receipt| receipt.duplicate)
+    );
+    clock.forward(Duration::from_secs(3601));
+    assert!(
+        fill(&store, 0, 20, 3, &to)
+            .await
+            .iter()
+            .all(|receipt| !receipt.duplicate)
+    );
+    store.stop();
+}
+
+#[tokio::test]
+async fn an_id_made_here_takes_no_place_in_the_window_and_is_still_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &HandClock::new());
+    let to = destinations(&store, 1);
+    let made = || {
+        let mut new = event("made", "", "x", &to);
+        new.identified = false;
+        new
+    };
+    let [first, second] = [
+        store.append(vec![made()]).await.unwrap(),
+        store.append(vec![made()]).await.unwrap(),
+    ];
+    assert!(!first[0].duplicate && !second[0].duplicate);
+    let found = store.find("/test", "made").unwrap().unwrap();
+    assert!([first[0].position, second[0].position].contains(&found.position));
+    store.stop();
+}
+
+#[tokio::test]
+async fn resolved_segments_are_unlinked_and_the_account_still_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = HandClock::new();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let to = destinations(&store, 2);
+    let receipts = fill(&store, 0, 60, 3, &to).await;
+    let mut lane = store.lane(to[0]).unwrap();
+    let handle = lane.handle();
+    let deliveries = drain(&mut lane, 100);
+    let positions: Vec<_> = deliveries
+        .iter()
+        .map(|delivery| delivery.event.position)
+        .collect();
+    handle.settle_delivered(&positions);
+    assert_eq!((handle.pending(), store.totals(to[1]).pending), (0, 60));
+    assert!(
+        files(dir.path(), ".db").len() >= 7,
+        "the other lane still needs them"
+    );
+
+    let mut other = store.lane(to[1]).unwrap();
+    let other_handle = other.handle();
+    for (n, delivery) in drain(&mut other, 100).iter().enumerate() {
+        match n {
+            5 => other_handle.settle(&delivery.event, Resolution::Expired),
+            9 => other_handle.settle(&delivery.event, Resolution::DeadLettered(attempt(1))),
+            _ => other_handle.settle(&delivery.event, Resolution::Delivered),
+        }
+    }
+    eventually("only the active and the prepared segment are left", || {
+        files(dir.path(), ".db").len() <= 3
+    });
+    let totals = store.totals(to[1]);
+    assert_eq!((totals.accepted, totals.pending), (60, 0));
+    assert_eq!((totals.delivered, totals.dead, totals.expired), (58, 1, 1));
+
+    // The trace outlives the event.
+    let found = store.event(receipts[0].position).unwrap().unwrap();
+    assert!(found.event.is_none() && found.destinations.ids() == to);
+    assert!(
+        fill(&store, 0, 10, 3, &to)
+            .await
+            .iter()
+            .all(|receipt| receipt.duplicate)
+    );
+    assert!(matches!(
+        store.delivery_state(receipts[9].position, to[1]).unwrap(),
+        DeliveryState::Dead {
+            redriving: false,
+            ..
+        }
+    ));
+    let killed = copy_of(dir.path());
+    store.stop();
+    for dir in [dir.path(), killed.path()] {
+        let (store, recovery) = open(dir, &tiny(), &clock);
+        assert_eq!(recovery.findings, Vec::<String>::new());
+        for destination in &to {
+            let totals = store.totals(*destination);
+            assert_eq!((totals.accepted, totals.pending), (60, 0));
+        }
+        assert!(
+            fill(&store, 0, 60, 3, &to)
+                .await
+                .iter()
+                .all(|receipt| receipt.duplicate)
+        );
+        store.stop();
+    }
+}
+
+fn attempt(number: u32) -> AttemptRecord {
+    AttemptRecord {
+        number,
+        at: Timestamp::from_micros(1),
+        outcome: OutcomeKind::Unknown,
+        status: Some(503),
+        reason: "not now".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn a_restarted_lane_begins_with_what_is_unresolved_and_knows_its_attempts() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = HandClock::new();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let to = destinations(&store, 1);
+    fill(&store, 0, 40, 4, &to).await;
+    let mut lane = store.lane(to[0]).unwrap();
+    let handle = lane.handle();
+    for (n, delivery) in drain(&mut lane, 100).iter().enumerate() {
+        match n {
+            7 => handle.record_failure(
+                delivery.event.position,
+                attempt(3),
+                Timestamp::from_micros(99),
+            ),
+            13 => handle
+                .record_start(delivery.event.position, 1)
+                .await
+                .unwrap(),
+            25 => {}
+            _ => handle.settle(&delivery.event, Resolution::Delivered),
+        }
+    }
+    handle.durable().await.unwrap();
+    let killed = copy_of(dir.path());
+    store.stop();
+    for dir in [dir.path(), killed.path()] {
+        let (store, _) = open(dir, &tiny(), &clock);
+        let left = drain(&mut store.lane(to[0]).unwrap(), 2);
+        assert_eq!(ids(&left), ["7", "13", "25"]);
+        assert_eq!(
+            left.iter().map(|d| d.attempts).collect::<Vec<_>>(),
+            [3, 1, 0]
+        );
+        assert_eq!(left[0].retry_at, Some(Timestamp::from_micros(99)));
+        assert_eq!(store.totals(to[0]).pending, 3);
+        store.stop();
+    }
+}
+
+#[tokio::test]
+async fn the_next_of_a_key_is_found_across_segments_and_lanes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &HandClock::new());
+    let to = destinations(&store, 2);
+    let both = fill(&store, 0, 30, 3, &to).await;
+    let one = fill(&store, 30, 30, 3, &to[..1]).await;
+    let all: Vec<_> = both
+        .iter()
+        .chain(&one)
+        .map(|receipt| receipt.position)
+        .collect();
+    let mut lane = store.lane(to[1]).unwrap();
+    let key = drain(&mut lane, 100)[1].event.key_hash.unwrap();
+    let handle = lane.handle();
+    let expected: Vec<_> = (4..30).step_by(3).map(|n| all[n]).collect();
+    assert_eq!(
+        handle.next_of_key(key, all[1], all[59], 100).unwrap(),
+        expected
+    );
+    assert_eq!(
+        handle.next_of_key(key, all[1], all[59], 2).unwrap(),
+        expected[..2]
+    );
+    assert_eq!(
+        handle.next_of_key(key, all[1], all[9], 100).unwrap(),
+        expected[..2]
+    );
+    handle.settle_delivered(&expected[..4]);
+    assert_eq!(
+        handle.next_of_key(key, all[1], all[59], 100).unwrap(),
+        expected[4..]
+    );
+    store.stop();
+}
+
+#[tokio::test]
+async fn a_second_process_is_refused_and_told_who_holds_the_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = HandClock::new();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let second = wayhold_store::Store::open(dir.path(), tiny(), Arc::new(clock.clone()));
+    let Err(OpenError::Locked { holder, .. }) = second else {
+        panic!("expected a refusal")
+    };
+    assert_eq!(holder, format!(" (pid {})", std::process::id()));
+    store.stop();
+    open(dir.path(), &tiny(), &clock).0.stop();
+}
+
+#[tokio::test]
+async fn dropping_a_request_at_any_time_leaves_its_event_absent_or_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &HandClock::new());
+    let to = destinations(&store, 1);
+    for n in 0..500_u64 {
+        let append = store.append(vec![event(&n.to_string(), "", "x", &to)]);
+        // The client goes away after a few polls.
+        drop(tokio::time::timeout(Duration::from_micros(n % 50), append).await);
+    }
+    let receipts = fill_unkeyed(&store, 500, &to).await;
+    let deliveries = drain(&mut store.lane(to[0]).unwrap(), 100);
+    assert_eq!(
+        deliveries.len(),
+        500,
+        "each id once, whether its first request was dropped or not"
+    );
+    assert_eq!(receipts.len(), 500);
+    store.stop();
+}
+
+async fn fill_unkeyed(
+    store: &wayhold_store::Store,
+    count: u64,
+    to: &[wayhold_model::DestinationId],
+) -> Vec<wayhold_store::Receipt> {
+    let mut receipts = Vec::new();
+    for n in 0..count {
+        receipts.extend(
+            store
+                .append(vec![event(&n.to_string(), "", "x", to)])
+                .await
+                .unwrap(),
+        );
+    }
+    receipts
+}

@@ -1,0 +1,173 @@
+//! A store in a temporary folder, with events that are cheap to make and a clock that is set by hand.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use wayhold_model::{Clock, DestinationId, DestinationSet, Event, EventParts, Timestamp};
+use wayhold_store::{Delivery, Lane, NewEvent, Options, Receipt, Recovery, Store};
+
+/// A clock that only moves by hand.
+#[derive(Clone, Debug)]
+pub struct HandClock(Arc<AtomicU64>);
+
+impl HandClock {
+    pub fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(1_800_000_000_000_000)))
+    }
+
+    pub fn forward(&self, by: Duration) {
+        self.0
+            .fetch_add(u64::try_from(by.as_micros()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+impl Clock for HandClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// Limits that a few events reach.
+pub fn tiny() -> Options {
+    Options {
+        segment_rows: 8,
+        segment_bytes: 256 * 1024,
+        group_bytes: 4 * 1024,
+        queue_bytes: 64 * 1024,
+        tail_bytes: 4 * 1024,
+        window_ids: 1_000,
+        min_free: Some(0),
+        reserve_bytes: 4096,
+        checkpoint_after: Duration::ZERO,
+        ..Options::default()
+    }
+}
+
+pub fn open(dir: &Path, options: &Options, clock: &HandClock) -> (Store, Recovery) {
+    Store::open(dir, options.clone(), Arc::new(clock.clone())).unwrap()
+}
+
+/// Names `count` destinations `d1`... and returns their numbers.
+pub fn destinations(store: &Store, count: usize) -> Vec<DestinationId> {
+    let names: Vec<String> = (1..=count).map(|n| format!("d{n}")).collect();
+    store.catalog().sync_destinations(&names).unwrap();
+    names
+        .iter()
+        .map(|name| {
+            store
+                .catalog()
+                .destinations()
+                .iter()
+                .find(|d| d.name == *name)
+                .unwrap()
+                .id
+        })
+        .collect()
+}
+
+pub fn event(id: &str, key: &str, data: &str, to: &[DestinationId]) -> NewEvent {
+    let parts = EventParts {
+        id,
+        source: "/test",
+        kind: "com.example.test",
+        key,
+        content_type: "text/plain",
+        data: Bytes::copy_from_slice(data.as_bytes()),
+        ..EventParts::default()
+    };
+    NewEvent {
+        event: Arc::new(Event::new(&parts).unwrap()),
+        destinations: Arc::new(DestinationSet::new(to.iter().copied())),
+        identified: true,
+    }
+}
+
+/// Stores events one request each, ids `first..first + count`, the key being the id modulo `keys`.
+pub async fn fill(
+    store: &Store,
+    first: u64,
+    count: u64,
+    keys: u64,
+    to: &[DestinationId],
+) -> Vec<Receipt> {
+    let mut receipts = Vec::new();
+    for n in first..first + count {
+        let new = event(
+            &n.to_string(),
+            &format!("k{}", n % keys),
+            &format!("data {n}"),
+            to,
+        );
+        receipts.extend(store.append(vec![new]).await.unwrap());
+    }
+    receipts
+}
+
+/// Reads all that a lane has, in steps of `max`.
+pub fn drain(lane: &mut Lane, max: usize) -> Vec<Delivery> {
+    let mut all = Vec::new();
+    loop {
+        let more = lane.read(max).unwrap();
+        if more.is_empty() {
+            return all;
+        }
+        all.extend(more);
+    }
+}
+
+pub fn ids(deliveries: &[Delivery]) -> Vec<String> {
+    deliveries
+        .iter()
+        .map(|delivery| delivery.event.event.id().to_owned())
+        .collect()
+}
+
+pub fn names(range: std::ops::Range<u64>) -> Vec<String> {
+    range.map(|n| n.to_string()).collect()
+}
+
+/// Waits until `holds`, and fails after a bound that only a fault reaches.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "never came true: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Files of the one shard whose names end so.
+pub fn files(dir: &Path, ending: &str) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir.join("g1/s0"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(ending))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Copies a data directory as a kill would leave it: whatever the files hold at this moment.
+pub fn copy_of(dir: &Path) -> tempfile::TempDir {
+    fn copy(from: &Path, to: &Path) {
+        std::fs::create_dir_all(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            let target = to.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                copy(&entry.path(), &target);
+            } else if let Err(error) = std::fs::copy(entry.path(), &target) {
+                // A file may be unlinked while its directory is walked.
+                assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+            }
+        }
+    }
+    let target = tempfile::tempdir().unwrap();
+    copy(dir, target.path());
+    target
+}
