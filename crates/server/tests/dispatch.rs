@@ -852,7 +852,10 @@ async fn an_event_can_say_what_it_waits_for() {
         .unwrap();
     assert_eq!(server.dispatcher.behind(&first, server.ids[0]).await, None);
     assert_eq!(
-        server.store.delivery_state(positions[2], server.ids[0]),
+        server
+            .store
+            .delivery_state(positions[2], server.ids[0])
+            .unwrap(),
         DeliveryState::Pending
     );
     server.stop().await;

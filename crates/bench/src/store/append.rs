@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::args::AppendArgs;
 use super::consumer::consume;
-use super::engine::{DESTINATION, Engine, Events};
+use super::engine::{Engine, Events, lane};
 use super::kernel::Counters;
 use crate::BenchError;
 use crate::load::latencies::{Latencies, Report};
@@ -52,7 +52,7 @@ pub async fn run(args: &AppendArgs) -> Result<Cost, BenchError> {
     let stop = Arc::new(AtomicBool::new(false));
     let consumer = match &engine {
         Engine::Wayhold(store) if args.consume => {
-            let (lane, stop) = (store.lane(DESTINATION), Arc::clone(&stop));
+            let (lane, stop) = (lane(store)?, Arc::clone(&stop));
             Some(std::thread::spawn(move || consume(lane, &stop)))
         }
         _ => None,

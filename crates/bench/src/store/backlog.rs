@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::args::BacklogArgs;
 use super::consumer::consume;
-use super::engine::{self, DESTINATION, Engine, Events};
+use super::engine::{self, Engine, Events};
 use super::kernel::{self, Counters};
 use crate::BenchError;
 
@@ -86,7 +86,7 @@ fn drain(args: &BacklogArgs, filled: Engine, fill_seconds: f64) -> Result<Cost, 
     let resident_bytes_before_drain = kernel::resident("self")?;
     let before = Counters::read(&args.layout.data)?;
     let draining = Instant::now();
-    let drained = consume(store.lane(DESTINATION), &Arc::new(AtomicBool::new(true)))?;
+    let drained = consume(engine::lane(&store)?, &Arc::new(AtomicBool::new(true)))?;
     let drain_seconds = draining.elapsed().as_secs_f64();
     if drained < args.events {
         return Err(format!("{drained} of {} events were drained", args.events).into());

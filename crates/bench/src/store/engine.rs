@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use wayhold::clock::SystemClock;
 use wayhold_model::{DestinationId, DestinationSet, Event, EventParts};
-use wayhold_store::{NewEvent, Store};
+use wayhold_store::{Lane, NewEvent, Store};
 
 use super::args::{Kind, Layout};
 use crate::BenchError;
@@ -53,7 +53,15 @@ impl Engine {
 /// Opens Wayhold's store. Blocking.
 pub fn open(layout: &Layout) -> Result<Store, BenchError> {
     let (store, _) = Store::open(&layout.data, layout.options(), Arc::new(SystemClock))?;
+    store.catalog().sync_destinations(&["bench".to_owned()])?;
     Ok(store)
+}
+
+/// The lane of `DESTINATION`.
+pub fn lane(store: &Store) -> Result<Lane, BenchError> {
+    store
+        .lane(DESTINATION)
+        .ok_or_else(|| "the first destination has another number than 1".into())
 }
 
 /// An endless supply of events with unique ids; shared by all callers.

@@ -101,6 +101,11 @@ impl Dispatcher {
         for target in targets {
             let holds = holds_of(&around.store, &target)?;
             let Target { record, service } = target;
+            // Every target is in the catalogue; one that is not has nothing to deliver.
+            let Some(reader) = around.store.lane(record.id) else {
+                continue;
+            };
+            let redriving = reader.handle().redriving()?;
             let (commands, received) = mpsc::channel(COMMANDS_MAX);
             lanes.insert(
                 record.id,
@@ -111,7 +116,8 @@ impl Dispatcher {
             );
             let lane = LaneTask::new(Parts {
                 holds,
-                reader: around.store.lane(record.id),
+                reader,
+                redriving,
                 record,
                 service,
                 metrics: Arc::clone(&around.metrics),

@@ -52,6 +52,8 @@ pub(super) struct Parts {
     pub(super) entropy: Arc<dyn Entropy>,
     /// Dead letters that hold their keys, as position and key.
     pub(super) holds: Vec<(Position, Option<u64>)>,
+    /// Dead letters whose redrive was under way.
+    pub(super) redriving: Vec<DeadLetter>,
     pub(super) commands: mpsc::Receiver<Command>,
 }
 
@@ -144,6 +146,8 @@ pub(super) struct LaneTask {
     last_error: Option<LastError>,
     repeats: u64,
     repeats_possible: u64,
+    /// Dead letters whose redrive was under way when the lane was made.
+    redriving: Vec<DeadLetter>,
 }
 
 impl LaneTask {
@@ -156,6 +160,7 @@ impl LaneTask {
             clock,
             entropy,
             holds,
+            redriving,
             commands,
         } = parts;
         let (policy, sink) = match service {
@@ -221,12 +226,13 @@ impl LaneTask {
             sink,
             clock,
             entropy,
+            redriving,
         }
     }
 
     /// Runs until it is told to stop; then everything recorded is durable.
     pub(super) async fn run(mut self) {
-        for letter in self.handle.redriving() {
+        for letter in std::mem::take(&mut self.redriving) {
             self.redrive(&letter);
         }
         loop {
@@ -363,7 +369,9 @@ impl LaneTask {
         }
         self.take_outcomes();
         let open = self.flight.len() + self.preparing;
-        self.handle.durable().await;
+        if let Err(error) = self.handle.durable().await {
+            warn!(destination = self.record.name, %error, "outcomes may be repeated");
+        }
         debug!(destination = self.record.name, open, "lane stopped");
     }
 
