@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use crate::auth::Role;
@@ -89,7 +89,11 @@ async fn post_stream(
     body: Incoming,
     client: &Client,
 ) -> Response<Answer> {
-    let Ok(_permit) = events.streams.try_acquire() else {
+    let small = announced_bytes(&parts.headers)
+        .is_some_and(|bytes| bytes <= events.accept.limits().body_bytes);
+    // A stream no larger than a batch may be costs no more memory than one.
+    let place = (!small).then(|| events.streams.try_acquire());
+    let Ok(_place) = place.transpose() else {
         let detail = "as many streams are being read as may be at a time";
         events.metrics.refused(Reason::Busy).inc();
         return Problem::new(ProblemType::Busy, detail).to_response();
@@ -104,6 +108,14 @@ async fn post_stream(
         None => accepted(format!(r#"{{"receipts":{}}}"#, results.text)),
         Some(problem) => problem.to_response_with_member("receipts", &results.text),
     }
+}
+
+/// Bytes of the body as its events will be read, where the client says so beforehand.
+fn announced_bytes(headers: &HeaderMap) -> Option<usize> {
+    if headers.contains_key(CONTENT_ENCODING) {
+        return None;
+    }
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 async fn read_stream(

@@ -30,7 +30,7 @@ pub(super) const STOP_RETRY_AFTER: Duration = Duration::from_secs(2);
 /// Header of every answer while nobody is asked for a token.
 const AUTH_HEADER: &str = "wayhold-auth";
 
-/// Most NDJSON streams at a time: each holds its answer, which lists every line.
+/// Most long NDJSON streams at a time: each holds its answer, which lists every line.
 const STREAMS_MAX: usize = 32;
 
 /// Answers requests.
