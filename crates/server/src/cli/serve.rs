@@ -63,6 +63,7 @@ impl Serve {
             .map_err(|problems| Failure::usage(problems.to_string()))?;
         logs::start(&loaded.config.log)
             .map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
+        logs::record_panics();
         tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()

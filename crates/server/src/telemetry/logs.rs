@@ -33,6 +33,23 @@ pub fn start(config: &LogConfig) -> Result<(), TryInitError> {
     }
 }
 
+/// Records every panic like anything else. Only what stands in the source is told: a message that was
+/// put together at run time may hold a payload.
+pub fn record_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic
+            .location()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let words = panic
+            .payload()
+            .downcast_ref::<&'static str>()
+            .copied()
+            .unwrap_or_default();
+        tracing::error!(place, words, "panicked; this is a bug");
+    }));
+}
+
 /// Writes the message and then `name=value` for each field, on one line whatever the values hold.
 fn plain_fields() -> impl for<'writer> FormatFields<'writer> {
     debug_fn(|writer, field, value| {
