@@ -41,8 +41,6 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    #[command(subcommand)]
-    Config(config::Config),
     Serve(serve::Serve),
     Status(status::Status),
     Health(health::Health),
@@ -52,6 +50,8 @@ enum Command {
     #[command(alias = "dlq")]
     DeadLetters(dead_letters::DeadLetters),
     Tokens(tokens::Tokens),
+    #[command(subcommand)]
+    Config(config::Config),
     Send(send::SendFiles),
     Demo(demo::Demo),
 }

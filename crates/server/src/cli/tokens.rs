@@ -39,7 +39,12 @@ enum Verb {
         #[arg(long = "type", value_enum, default_value_t = PrincipalType::Service)]
         kind: PrincipalType,
         /// What it may do: ingest, read, operate, propose, approve, audit, admin, or a free label.
-        #[arg(long = "role", required = true)]
+        #[arg(
+            long = "role",
+            value_name = "ROLE",
+            required = true,
+            value_delimiter = ','
+        )]
         roles: Vec<String>,
     },
     /// List tokens; their secrets are not stored.
