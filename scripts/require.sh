@@ -13,6 +13,20 @@ require_header() {
     echo "#include <$1>" | cc -E - >/dev/null 2>&1 || missing+=("$2")
 }
 
+# require_java   a Java that runs Apache Kafka 4: 17 or newer
+require_java() {
+    local have=0 package=default-jre-headless
+    if command -v java >/dev/null 2>&1; then
+        have=$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1)
+    fi
+    [ "${have:-0}" -lt 17 ] || return 0
+    # The one supported system whose default is older.
+    if grep -q '^VERSION_ID="22.04"' /etc/os-release 2>/dev/null; then
+        package=openjdk-17-jre-headless
+    fi
+    missing+=("$package")
+}
+
 # require_rust COMPONENT...   cargo of the version this workspace asks for
 require_rust() {
     local root=$1 wanted have component

@@ -4,8 +4,9 @@ kafka_version=4.4.0
 kafka_jars=$cache/kafka-$kafka_version
 
 kafka_install() {
+    require_java
+    install_missing
     [ ! -f "$kafka_jars/complete" ] || return 0
-    require_command java default-jre-headless
     require_command mvn maven
     install_missing
     echo "fetching Apache Kafka $kafka_version into $kafka_jars" >&2

@@ -14,17 +14,20 @@ use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use rdkafka::{Offset, TopicPartitionList};
 use wayhold_model::template::Template;
-use wayhold_model::{Outcome, OutcomeKind};
+use wayhold_model::{EventParts, Outcome, OutcomeKind};
 
 use super::KafkaSink;
 use super::config::{Compression, KafkaConfig, KafkaMode};
 use crate::config::Secret;
 use crate::sink::contract::{
-    Lane, Received, Rig, a_dead_destination_gives_not_executed, event, exercise,
+    Lane, Received, Rig, a_dead_destination_gives_not_executed, event, exercise, stored,
 };
 use crate::sink::{BoxFuture, Sink};
 
 const WINDOW: usize = 128;
+
+/// Names the address of a real Kafka.
+const REAL_KAFKA: &str = "WAYHOLD_TEST_KAFKA";
 
 /// How long a consumer's silence means that nothing more comes.
 const QUIET: Duration = Duration::from_secs(1);
@@ -52,17 +55,26 @@ fn with_property(mut config: KafkaConfig, name: &str, value: &str) -> KafkaConfi
     config
 }
 
-/// A new real topic, or `None` where there is no real Kafka.
-async fn real_topic(partitions: i32) -> Option<(String, String)> {
-    let Ok(servers) = std::env::var("WAYHOLD_TEST_KAFKA") else {
+/// Whether there is a real Kafka; says so where there is none.
+fn has_real_kafka() -> bool {
+    let there = std::env::var(REAL_KAFKA).is_ok();
+    if !there {
         let required = std::env::var("WAYHOLD_TESTS_REQUIRE_ALL").is_ok_and(|value| value == "1");
         assert!(
             !required,
-            "WAYHOLD_TEST_KAFKA is not set: start it with scripts/services up kafka"
+            "{REAL_KAFKA} is not set: scripts/services up kafka"
         );
-        println!("skipped: real Kafka because WAYHOLD_TEST_KAFKA is not set");
+        println!("skipped: real Kafka because {REAL_KAFKA} is not set");
+    }
+    there
+}
+
+/// A new real topic, or `None` where there is no real Kafka.
+async fn real_topic(partitions: i32) -> Option<(String, String)> {
+    if !has_real_kafka() {
         return None;
-    };
+    }
+    let servers = std::env::var(REAL_KAFKA).unwrap();
     let admin: AdminClient<_> = client(&servers).create().unwrap();
     let name = format!("test-{}", uuid::Uuid::now_v7());
     let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
@@ -118,7 +130,9 @@ impl KafkaRig {
         while consumed.len() < at_least {
             match self.consumer.poll(QUIET) {
                 None => return,
-                Some(message) => consumed.push(consumed_of(&message.unwrap())),
+                Some(Ok(message)) => consumed.push(consumed_of(&message)),
+                // A broker out of reach is an error here, and the consumer goes on by itself.
+                Some(Err(_)) => {}
             }
         }
     }
@@ -258,6 +272,117 @@ async fn a_broker_that_goes_away_costs_one_timeout_and_comes_back_by_itself() {
     cluster.broker_up(1).unwrap();
     outcomes_until_delivered(&sink, &mut lane, "after").await;
     sink.stop(Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn a_real_broker_that_is_killed_and_started_again_gets_everything_in_order() {
+    if !has_real_kafka() {
+        return;
+    }
+    // A broker of its own: the shared one serves other tests.
+    let services = Services::start();
+    let servers = services.run(&["env", "kafka"]);
+    let servers = servers.trim().rsplit_once('=').unwrap().1;
+    let rig = KafkaRig::start(&config(servers, "orders"), "orders", 4);
+    let mut lane = Lane::new(WINDOW);
+    lane.attempt_timeout = Duration::from_secs(20);
+    outcomes_until_delivered(&rig.sink, &mut lane, "k-00").await;
+    lane.attempt_timeout = Duration::from_secs(2);
+    services.run(&["kill9", "kafka"]);
+    lane.submit(&rig.sink, [event("k-01", Some("k"), b"{}")]);
+    let (outcome, _) = lane.next().await;
+    assert_eq!(outcome.kind(), OutcomeKind::Unknown, "{outcome:?}");
+    lane.submit_numbered(&rig.sink, 2, [event("k-01", Some("k"), b"{}")]);
+    let (outcome, _) = lane.next().await;
+    assert_eq!(outcome.kind(), OutcomeKind::NotExecuted, "{outcome:?}");
+    services.run(&["start", "kafka"]);
+    lane.attempt_timeout = Duration::from_secs(20);
+    for n in 1..20 {
+        outcomes_until_delivered(&rig.sink, &mut lane, &format!("k-{n:02}")).await;
+    }
+    // The consumer's own way back to the broker may take longer than its silence tells.
+    for _ in 0..20 {
+        rig.consume(20);
+    }
+    let mut ids: Vec<_> = rig
+        .consumed
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|c| c.received.id.clone())
+        .collect();
+    ids.dedup();
+    assert_eq!(
+        ids,
+        (0..20).map(|n| format!("k-{n:02}")).collect::<Vec<_>>()
+    );
+}
+
+/// A set of services of its own, ended with the test.
+struct Services {
+    folder: tempfile::TempDir,
+}
+
+impl Services {
+    fn start() -> Self {
+        let services = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        services.run(&["up", "kafka"]);
+        services
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/services");
+        let output = std::process::Command::new(script)
+            .args(arguments)
+            .env("WAYHOLD_SERVICES_DIR", self.folder.path().join("services"))
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Services {
+    fn drop(&mut self) {
+        self.run(&["down", "kafka"]);
+    }
+}
+
+#[tokio::test]
+async fn a_topic_that_is_stuck_leaves_room_for_the_others() {
+    let cluster = mock("stuck", 1);
+    cluster.create_topic("fine", 1, 1).unwrap();
+    cluster.partition_leader("stuck", 0, None).unwrap();
+    let config = config(&cluster.bootstrap_servers(), "{type}");
+    let sink = KafkaSink::start(&config, 16).unwrap();
+    let of = |kind: &str| {
+        stored(&EventParts {
+            id: "1",
+            source: "/contract",
+            kind,
+            ..EventParts::default()
+        })
+    };
+    let mut lane = Lane::new(16);
+    lane.attempt_timeout = Duration::from_secs(60);
+    lane.submit(&sink, (0..16).map(|_| of("stuck")));
+    for _ in 0..12 {
+        let (outcome, _) = lane.next().await;
+        assert_eq!(outcome.kind(), OutcomeKind::NotExecuted, "{outcome:?}");
+    }
+    for _ in 0..100 {
+        lane.submit(&sink, (0..4).map(|_| of("fine")));
+        for (outcome, _) in lane.finish_new(4).await {
+            assert_eq!(outcome, Outcome::Delivered);
+        }
+    }
+    sink.stop(Duration::ZERO).await;
+    for (outcome, _) in lane.finish_all().await {
+        assert_eq!(outcome.kind(), OutcomeKind::Unknown, "{outcome:?}");
+    }
 }
 
 #[tokio::test]
