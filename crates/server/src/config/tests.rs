@@ -419,3 +419,47 @@ proptest! {
         drop(load_text(&format!("{key} = {value}\n")));
     }
 }
+
+#[test]
+fn the_documentation_tells_every_key_and_its_default() {
+    let page = include_str!("../../../../docs/configuration.md");
+    let documented: std::collections::BTreeMap<_, _> = page
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("| `")?.split('|').map(str::trim);
+            let key = cells.next()?.trim_end_matches('`');
+            Some((key.to_owned(), cells.next()?.trim_matches('`').to_owned()))
+        })
+        .collect();
+    let text = "[destinations.NAME]\nkind = \"file\"\npath = \"x\"\n[[routes]]\nto = [\"name\"]\n"
+        .replace("NAME", "name");
+    for value in load_text(&text).unwrap().values {
+        if value.origin == Origin::Default {
+            let key = value
+                .key
+                .replace("destinations.name.", "destinations.NAME.");
+            assert_eq!(
+                documented.get(&key),
+                Some(&value.value.to_string()),
+                "{key}"
+            );
+        }
+    }
+    for value in load_text(&example()).unwrap().values {
+        let mut parts = value.key.splitn(3, '.');
+        let key = match (parts.next(), parts.next(), parts.next()) {
+            (Some("destinations"), Some(_), Some(rest)) => {
+                let rest = rest
+                    .split_once('.')
+                    .filter(|(table, _)| matches!(*table, "headers" | "properties"));
+                let own = value.key.splitn(3, '.').nth(2).unwrap();
+                format!("destinations.NAME.{}", rest.map_or(own, |(table, _)| table))
+            }
+            _ => match value.key.split_once("].") {
+                Some((_, own)) => own.to_owned(),
+                None => value.key.clone(),
+            },
+        };
+        assert!(documented.contains_key(&key), "{key}");
+    }
+}
