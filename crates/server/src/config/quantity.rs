@@ -164,8 +164,13 @@ mod tests {
         }
 
         #[test]
-        fn no_text_does_harm(text in ".*") {
-            let _ = (parse_size(&text), parse_duration(&text));
+        fn what_is_shown_of_any_text_that_reads_is_the_same(text in "[0-9]{1,21} ?[a-zA-Z]{0,3}") {
+            if let Ok(size) = parse_size(&text) {
+                prop_assert_eq!(parse_size(&show_size(size)), Ok(size));
+            }
+            if let Ok(duration) = parse_duration(&text) {
+                prop_assert_eq!(parse_duration(&show_duration(duration)), Ok(duration));
+            }
         }
     }
 }

@@ -2,7 +2,6 @@
 //! value and origin; what nobody asked for is an unknown key. Reading goes on after a problem, so that
 //! all of them are told at once.
 
-use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
 
@@ -334,12 +333,7 @@ impl<'t, 'e> Section<'t, '_, 'e> {
             if self.asked.contains(key) {
                 continue;
             }
-            let mut message = "unknown key; expected ".to_owned();
-            for (index, known) in self.asked.iter().enumerate() {
-                let between = if index == 0 { "" } else { ", " };
-                // Writing to a text does not fail.
-                let _: std::fmt::Result = write!(message, "{between}{known}");
-            }
+            let message = format!("unknown key; expected {}", self.asked.join(", "));
             self.problem_at(node.origin.clone(), key, message);
         }
     }
