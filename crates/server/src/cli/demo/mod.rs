@@ -13,6 +13,8 @@ pub mod archive;
 
 pub mod server;
 
+pub mod books;
+
 pub mod producer;
 
 pub mod figures;
@@ -27,6 +29,7 @@ use tokio::time::Instant;
 use super::exit::{Exit, Failure};
 use super::output::Output;
 use archive::Archive;
+use books::Books;
 use figures::{Figures, Moment};
 use producer::Acknowledged;
 use proof::Proof;
@@ -115,6 +118,7 @@ impl Demo {
             server,
             acknowledged: Acknowledged::default(),
             figures: Figures::begin(),
+            books: Books::default(),
             kills: 0,
         };
         let outcome = stage.play(&self, output).await;
@@ -132,7 +136,7 @@ impl Demo {
                 stage.server.config().display()
             ));
         }
-        if proofs.iter().all(|(_, proof)| proof.holds()) {
+        if stage.holds(&proofs) {
             Ok(())
         } else {
             Err(Failure::new(Exit::Failed, "a promise was broken"))
@@ -160,6 +164,7 @@ struct Stage {
     archive: Archive,
     acknowledged: Acknowledged,
     figures: Figures,
+    books: Books,
     kills: u32,
 }
 
@@ -189,6 +194,8 @@ impl Stage {
             output,
         );
         self.drain(output).await?;
+        let mut client = self.server.client()?;
+        self.books.read_quiet(&mut client).await?;
         self.server.stop().await?;
         self.archive.follow().map_err(|error| unreadable(&error))
     }
@@ -216,6 +223,7 @@ impl Stage {
                 self.figures.say(words, output);
             }
             Turn::Kill => {
+                self.books.read(&mut self.server.client()?).await?;
                 self.figures.say(
                     "kill -9: the server is gone, requests were in flight",
                     output,
@@ -275,6 +283,14 @@ impl Stage {
         ]
     }
 
+    /// Whether everything arrived in order, no more often than the server says, and its books agree.
+    fn holds(&self, proofs: &[(&'static str, Proof)]) -> bool {
+        let arrivals = proofs
+            .iter()
+            .all(|(name, proof)| proof.holds() && proof.repeats <= self.books.repeats_stated(name));
+        arrivals && self.books.holds == Some(true)
+    }
+
     fn report(&self, proofs: &[(&'static str, Proof)], output: &mut Output) {
         output.line(format!(
             "{} events acknowledged through {} kill -9 of the server ({} requests were repeated)",
@@ -284,16 +300,22 @@ impl Stage {
         ));
         for (name, proof) in proofs {
             output.line(format!(
-                "{name:8} {} of {} arrived, {} lost, {} reordered, {} never acknowledged, {} repeats",
+                "{name:8} {} of {} arrived, {} lost, {} reordered, {} never acknowledged, {} repeats (at most {} by the server's count)",
                 proof.arrived,
                 proof.acknowledged,
                 proof.lost.len(),
                 proof.reordered.len(),
                 proof.unasked.len(),
-                proof.repeats
+                proof.repeats,
+                self.books.repeats_stated(name)
             ));
         }
-        if proofs.iter().all(|(_, proof)| proof.holds()) {
+        output.line(match self.books.holds {
+            Some(true) => "the server's own accounting holds",
+            Some(false) => "the server's own accounting does not hold",
+            None => "the server's own counts did not come to rest",
+        });
+        if self.holds(proofs) {
             let repeats: u64 = proofs.iter().map(|(_, proof)| proof.repeats).sum();
             output.line(format!(
                 "nothing lost, nothing reordered, {repeats} repeats"
@@ -305,12 +327,14 @@ impl Stage {
                 let counts = json!({
                     "arrived": proof.arrived, "lost": proof.lost.len(), "repeats": proof.repeats,
                     "reordered": proof.reordered.len(), "never_acknowledged": proof.unasked.len(),
+                    "repeats_stated": self.books.repeats_stated(name),
                 });
                 ((*name).to_owned(), counts)
             })
             .collect();
         output.json(&json!({
             "acknowledged": self.acknowledged.count(), "kills": self.kills,
+            "accounting_holds": self.books.holds,
             "destinations": destinations,
         }));
     }

@@ -50,7 +50,7 @@ impl Server {
         std::fs::create_dir_all(folder)?;
         std::fs::write(
             server.config(),
-            configuration(folder, &format!("127.0.0.1:{port}"), receiver),
+            configuration(&format!("127.0.0.1:{port}"), receiver),
         )?;
         Ok(server)
     }
@@ -167,8 +167,16 @@ impl Server {
     }
 
     fn spawn(&self) -> std::io::Result<Child> {
+        // The demo's configuration is the demo's own, whatever the environment says.
+        let overrides = std::env::vars_os()
+            .map(|(name, _)| name)
+            .filter(|name| name.as_encoded_bytes().starts_with(b"WAYHOLD__"));
+        let mut command = Command::new(std::env::current_exe()?);
+        for name in overrides {
+            command.env_remove(name);
+        }
         let log = File::options().create(true).append(true).open(self.log())?;
-        Command::new(std::env::current_exe()?)
+        command
             .arg("serve")
             .arg("--config")
             .arg(self.config())
@@ -207,19 +215,17 @@ impl Drop for Server {
     }
 }
 
-fn configuration(folder: &Path, listen: &str, receiver: &str) -> String {
-    let quoted = |path: &Path| toml::Value::String(path.display().to_string()).to_string();
-    let data = quoted(&folder.join("data"));
-    let archive = quoted(&folder.join("archive.ndjson"));
+fn configuration(listen: &str, receiver: &str) -> String {
     format!(
-        r#"# Written by `wayhold demo`. Everything not said here is a default: `wayhold config show`.
-data = {data}
+        r#"# Written by `wayhold demo`. Paths are relative to this file; everything not said here is a default,
+# which `wayhold config show --config wayhold.toml` names.
+data = "data"
 listen = ["{listen}"]
 
 # The first destination: one CloudEvent per line.
 [destinations.archive]
 kind = "file"
-path = {archive}
+path = "archive.ndjson"
 
 # The second: a customer portal. In the demo it fails and is slow; afterwards nobody listens there,
 # so events wait for it until somebody does.
@@ -234,6 +240,10 @@ on_failure = "block"
 [destinations.portal.retry]
 base = "200ms"
 cap = "2s"
+
+[destinations.portal.breaker]
+open = "500ms"
+open_max = "2s"
 
 [[routes]]
 to = ["archive", "portal"]
