@@ -14,6 +14,7 @@ use super::caller::{Caller, Read};
 use crate::app::App;
 use crate::blocking::blocking;
 use crate::http::{Problem, ProblemType};
+use crate::redelivery::RedeliveryError;
 use crate::sink::cloudevents::write_structured;
 
 /// The routes of this noun.
@@ -108,10 +109,10 @@ async fn look_up(
         let found = find(&store)?;
         let states = found.iter().flat_map(|found| {
             let ids = found.destinations.ids().iter();
-            ids.map(|id| (*id, store.delivery_state(found.position, *id)))
+            ids.map(|id| Ok((*id, store.delivery_state(found.position, *id)?)))
         });
-        let states: Vec<_> = states.collect();
-        Ok::<_, ReadError>((found, states))
+        let states: Vec<_> = states.collect::<Result<_, RedeliveryError>>()?;
+        Ok::<_, Problem>((found, states))
     };
     let (found, states) = blocking(read).await??;
     let found = found.ok_or_else(|| {
