@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rusqlite::types::{ToSqlOutput, Type};
+use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use wayhold_model::{LaneId, Sequence, hash};
 
@@ -65,9 +65,6 @@ CREATE TABLE dropped(
 ) STRICT;
 ";
 
-/// Columns of `dead_letters`, for carrying rows over as they are.
-const LETTER_COLUMNS: usize = 21;
-
 /// A state file that is open for writing.
 #[derive(Debug)]
 pub(super) struct StateFile {
@@ -82,15 +79,6 @@ pub(super) struct Contents {
     pub(super) loaded: Loaded,
     /// One sentence per damaged row that was left out.
     pub(super) findings: Vec<String>,
-}
-
-/// Dead letters that were carried into a new file.
-#[derive(Debug, Default)]
-pub(super) struct Carried {
-    /// Lane, sequence and whether under redrive.
-    pub(super) letters: Vec<(LaneId, Sequence, bool)>,
-    /// Whether the old file could be read to its end.
-    pub(super) whole: bool,
 }
 
 impl StateFile {
@@ -252,10 +240,9 @@ impl StateFile {
         Ok(contents)
     }
 
-    /// Copies retries and dead letters into a new file, as far as they can be read. Errors are those of
-    /// the new file.
-    pub(super) fn carry_into(&self, new: &Transaction<'_>) -> rusqlite::Result<Carried> {
-        carry(&self.connection, new)
+    /// The connection, for copying out of the file.
+    pub(super) fn reader(&self) -> &Connection {
+        &self.connection
     }
 }
 
@@ -492,87 +479,38 @@ fn damaged(table: &'static str) -> rusqlite::Error {
     )
 }
 
-/// Rows are copied as they are, forward until an error and then backward, so that one damaged page in
-/// the middle costs only what lies on it.
-fn carry(old: &Connection, new: &Transaction<'_>) -> rusqlite::Result<Carried> {
-    let mut carried = Carried {
-        whole: true,
-        ..Carried::default()
-    };
-    let mut copy = new.prepare(&format!(
-        "INSERT OR IGNORE INTO dead_letters VALUES (?{})",
-        ", ?".repeat(LETTER_COLUMNS - 1)
-    ))?;
-    for order in ["ASC", "DESC"] {
-        let done = copy_rows(
-            old,
-            &format!("SELECT * FROM dead_letters ORDER BY id {order}"),
-            |row| {
-                for column in 0..LETTER_COLUMNS {
-                    copy.raw_bind_parameter(
-                        column + 1,
-                        ToSqlOutput::Borrowed(row.get_ref(column)?),
-                    )?;
-                }
-                match copy.raw_execute() {
-                    // Met from the other side.
-                    Ok(0) => return Ok(false),
-                    Ok(_) => {}
-                    Err(error) if is_unfit(&error) => return Ok(true),
-                    Err(error) => return Err(error),
-                }
-                carried.letters.push((
-                    LaneId(row.get(1)?),
-                    Sequence(row.get::<_, i64>(3)?.cast_unsigned()),
-                    row.get(4)?,
-                ));
-                Ok(true)
-            },
-        )?;
-        if done {
-            break;
-        }
-        carried.whole = false;
-    }
-    let mut copy = new.prepare("INSERT OR IGNORE INTO retries VALUES (?, ?, ?, ?, ?)")?;
-    carried.whole &= copy_rows(old, "SELECT * FROM retries", |row| {
-        for column in 0..5 {
-            copy.raw_bind_parameter(column + 1, ToSqlOutput::Borrowed(row.get_ref(column)?))?;
-        }
-        match copy.raw_execute() {
-            Err(error) if !is_unfit(&error) => Err(error),
-            _ => Ok(true),
-        }
-    })?;
-    Ok(carried)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Whether a row is refused for what is in it: then it was damaged where it came from.
-fn is_unfit(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation)
-}
-
-/// Hands each row on; whether the query could be read to its end. `Err` is the receiver's.
-fn copy_rows(
-    old: &Connection,
-    query: &str,
-    mut copy: impl FnMut(&Row<'_>) -> rusqlite::Result<bool>,
-) -> rusqlite::Result<bool> {
-    let Ok(mut statement) = old.prepare(query) else {
-        return Ok(false);
-    };
-    let Ok(mut rows) = statement.query([]) else {
-        return Ok(false);
-    };
-    loop {
-        match rows.next() {
-            Ok(None) => return Ok(true),
-            Err(_) => return Ok(false),
-            Ok(Some(row)) => {
-                if !copy(row)? {
-                    return Ok(false);
-                }
-            }
-        }
+    #[test]
+    fn the_checksums_of_the_disk_format_do_not_move() {
+        let totals = Totals {
+            accepted_base: 1,
+            delivered: 2,
+            dead: 3,
+            expired: 4,
+            discarded: 5,
+            redriven: 6,
+            redriving: 7,
+        };
+        let values = lane_values(LaneId(1), 4096, &totals);
+        assert_eq!(
+            format!("{:016x}", check_of_values(&values, 42)),
+            VECTOR_LANE
+        );
+        let mut bytes = [0; chunk::BYTES];
+        bytes[1] = 2;
+        assert_eq!(
+            format!("{:016x}", chunk_check(LaneId(1), 9, &bytes, 42)),
+            VECTOR_CHUNK
+        );
+        assert_ne!(
+            format!("{:016x}", chunk_check(LaneId(2), 9, &bytes, 42)),
+            VECTOR_CHUNK
+        );
     }
+
+    const VECTOR_LANE: &str = "ec66fddb13096db6";
+    const VECTOR_CHUNK: &str = "49497582860b2a53";
 }

@@ -14,7 +14,7 @@ use wayhold_model::{
 
 use crate::delivery::{AttemptRecord, DeadLetter, DeliveryState, Resolution};
 use crate::disk::Disk;
-use crate::progress::dead_letters::{self, LetterContext, LetterError};
+use crate::progress::dead_letters::{self, LetterContext, LetterError, LetterRow};
 use crate::progress::file::{self, StateFile};
 use crate::progress::memory::{Dropped, LaneView, Memory, Retry, Totals};
 use crate::progress::recovery::{self, ProgressUnusable};
@@ -307,7 +307,7 @@ impl Progress {
     pub(crate) fn redriving(&self, lane: LaneId) -> Result<Vec<DeadLetter>, LetterError> {
         let context = self.letter_context();
         let rows = self.read_letters(|c| dead_letters::read_redriving(c, lane, context))?;
-        Ok(rows.into_iter().filter_map(|row| row.letter).collect())
+        Ok(self.undamaged(rows))
     }
 
     /// Where one delivery stands; attempts and letters are read from the file. Blocking.
@@ -391,6 +391,20 @@ impl Progress {
             receiver
         };
         waiting.recv_timeout(THREAD_WAIT).map_err(|_| NotDurable)
+    }
+
+    /// The letters whose copy of the event is sound; health names the others.
+    pub(super) fn undamaged(&self, rows: Vec<LetterRow>) -> Vec<DeadLetter> {
+        let sound = rows.into_iter().filter_map(|row| {
+            if row.letter.is_none() {
+                self.shared.lock().note(format!(
+                    "the event in dead letter {} is damaged on disk; it can only be discarded",
+                    row.id
+                ));
+            }
+            row.letter
+        });
+        sound.collect()
     }
 
     /// Why the file does not follow at the moment.
@@ -502,9 +516,9 @@ impl State {
         self.waiters.clear();
     }
 
-    /// Keeps what happened for health.
+    /// Keeps what happened for health, once.
     pub(super) fn note(&mut self, note: String) {
-        if self.notes.len() < NOTES_MAX {
+        if self.notes.len() < NOTES_MAX && !self.notes.contains(&note) {
             self.notes.push(note);
         }
     }

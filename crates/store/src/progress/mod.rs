@@ -12,6 +12,7 @@ mod letter;
 mod memory;
 
 mod attempts;
+mod carry;
 mod file;
 mod recovery;
 mod writer;

@@ -7,7 +7,8 @@ use thiserror::Error;
 
 use crate::connection::Fault;
 use crate::disk::{self, Disk};
-use crate::progress::file::{self, Carried, Contents, StateFile};
+use crate::progress::carry::{Carried, carry};
+use crate::progress::file::{self, Contents, StateFile};
 use crate::progress::handle::ProgressOptions;
 use crate::progress::memory::{Loaded, Memory};
 
@@ -116,7 +117,7 @@ fn start_anew(
     let mut saved = Carried::default();
     let file = StateFile::create(&path, options.vfs.as_deref(), options.hash_seed, |new| {
         if let Some(old) = old {
-            saved = old.carry_into(new)?;
+            saved = carry(old.reader(), new)?;
             new.execute("DELETE FROM retries", [])?;
         }
         for (lane, sequence, redriving) in &saved.letters {

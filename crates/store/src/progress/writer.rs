@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::connection::{ConnectionError, Fault};
 use crate::disk;
-use crate::progress::file::{self, Carried, StateFile};
+use crate::progress::carry::{Carried, carry};
+use crate::progress::file::{self, StateFile};
 use crate::progress::handle::{SETTLEMENTS_PER_FLUSH, Shared};
 use crate::progress::memory::Batch;
 use crate::progress::recovery;
@@ -232,7 +233,7 @@ impl Writer {
         };
         let mut carried = Carried::default();
         let made = StateFile::create(&path, options.vfs.as_deref(), options.hash_seed, |new| {
-            carried = self.file.carry_into(new)?;
+            carried = carry(self.file.reader(), new)?;
             file::fill(new, &batch, options.hash_seed)
         });
         let synced = made.and_then(|file| {

@@ -1,0 +1,109 @@
+//! What a new state file takes over from an old one that cannot be written, or not be trusted, any more:
+//! histories of retries and dead letters, which memory does not hold.
+
+use rusqlite::types::ToSqlOutput;
+use rusqlite::{Connection, Row, Transaction};
+use wayhold_model::{LaneId, Sequence};
+
+/// Columns of `dead_letters`.
+const LETTER_COLUMNS: usize = 21;
+
+/// Columns of `retries`.
+const RETRY_COLUMNS: usize = 5;
+
+/// Dead letters that were carried into a new file.
+#[derive(Debug, Default)]
+pub(super) struct Carried {
+    /// Lane, sequence and whether under redrive.
+    pub(super) letters: Vec<(LaneId, Sequence, bool)>,
+    /// Whether the old file could be read to its end.
+    pub(super) whole: bool,
+}
+
+/// Copies retries and dead letters into a new file, as far as they can be read. Errors are those of the
+/// new file.
+///
+/// Rows are copied as they are, forward until an error and then backward, so that one damaged page in
+/// the middle costs only what lies on it.
+pub(super) fn carry(old: &Connection, new: &Transaction<'_>) -> rusqlite::Result<Carried> {
+    let mut carried = Carried {
+        whole: true,
+        ..Carried::default()
+    };
+    let mut copy = new.prepare(&format!(
+        "INSERT OR IGNORE INTO dead_letters VALUES (?{})",
+        ", ?".repeat(LETTER_COLUMNS - 1)
+    ))?;
+    for order in ["ASC", "DESC"] {
+        let done = copy_rows(
+            old,
+            &format!("SELECT * FROM dead_letters ORDER BY id {order}"),
+            |row| {
+                for column in 0..LETTER_COLUMNS {
+                    copy.raw_bind_parameter(
+                        column + 1,
+                        ToSqlOutput::Borrowed(row.get_ref(column)?),
+                    )?;
+                }
+                match copy.raw_execute() {
+                    // Met from the other side.
+                    Ok(0) => return Ok(false),
+                    Ok(_) => {}
+                    Err(error) if is_unfit(&error) => return Ok(true),
+                    Err(error) => return Err(error),
+                }
+                carried.letters.push((
+                    LaneId(row.get(1)?),
+                    Sequence(row.get::<_, i64>(3)?.cast_unsigned()),
+                    row.get(4)?,
+                ));
+                Ok(true)
+            },
+        )?;
+        if done {
+            break;
+        }
+        carried.whole = false;
+    }
+    let mut copy = new.prepare("INSERT OR IGNORE INTO retries VALUES (?, ?, ?, ?, ?)")?;
+    carried.whole &= copy_rows(old, "SELECT * FROM retries", |row| {
+        for column in 0..RETRY_COLUMNS {
+            copy.raw_bind_parameter(column + 1, ToSqlOutput::Borrowed(row.get_ref(column)?))?;
+        }
+        match copy.raw_execute() {
+            Err(error) if !is_unfit(&error) => Err(error),
+            _ => Ok(true),
+        }
+    })?;
+    Ok(carried)
+}
+
+/// Whether a row is refused for what is in it: then it was damaged where it came from.
+fn is_unfit(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation)
+}
+
+/// Hands each row on; whether the query could be read to its end. `Err` is the receiver's.
+fn copy_rows(
+    old: &Connection,
+    query: &str,
+    mut copy: impl FnMut(&Row<'_>) -> rusqlite::Result<bool>,
+) -> rusqlite::Result<bool> {
+    let Ok(mut statement) = old.prepare(query) else {
+        return Ok(false);
+    };
+    let Ok(mut rows) = statement.query([]) else {
+        return Ok(false);
+    };
+    loop {
+        match rows.next() {
+            Ok(None) => return Ok(true),
+            Err(_) => return Ok(false),
+            Ok(Some(row)) => {
+                if !copy(row)? {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+}
