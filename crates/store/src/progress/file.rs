@@ -452,7 +452,7 @@ fn read_chunk(row: &Row<'_>, seed: u64) -> rusqlite::Result<(LaneId, u64, Option
     let check: i64 = row.get(3)?;
     let chunk = <&[u8; chunk::BYTES]>::try_from(bytes)
         .ok()
-        .filter(|bytes| chunk_check(lane, number, *bytes, seed) == check)
+        .filter(|bytes| chunk_check(lane, number, bytes, seed) == check)
         .map(Chunk::from_bytes);
     Ok((lane, number, chunk))
 }

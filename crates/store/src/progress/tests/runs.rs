@@ -61,6 +61,24 @@ enum Fate {
     Discarded,
 }
 
+impl Fate {
+    /// The number of a letter that lies dead.
+    fn dead(self) -> Option<u64> {
+        match self {
+            Self::Dead(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The number of a letter that is being sent again.
+    fn redriving(self) -> Option<u64> {
+        match self {
+            Self::Redriving(id) => Some(id),
+            _ => None,
+        }
+    }
+}
+
 struct Model {
     base: u64,
     fates: BTreeMap<(u8, u8), Fate>,
@@ -227,10 +245,7 @@ fn apply(shard: Shard, model: &mut Model, step: Step) -> Shard {
             }
         }
         Step::Redrive(n) => {
-            let dead = model.nth(n, |fate| match fate {
-                Fate::Dead(id) => Some(id),
-                _ => None,
-            });
+            let dead = model.nth(n, Fate::dead);
             if let Some((at, letter)) = dead {
                 assert!(progress.change(|m| m.redrive(letter, lane_id(at.0))));
                 assert!(!progress.change(|m| m.redrive(letter, lane_id(at.0))));
@@ -238,20 +253,14 @@ fn apply(shard: Shard, model: &mut Model, step: Step) -> Shard {
             }
         }
         Step::Discard(n) => {
-            let dead = model.nth(n, |fate| match fate {
-                Fate::Dead(id) => Some(id),
-                _ => None,
-            });
+            let dead = model.nth(n, Fate::dead);
             if let Some((at, letter)) = dead {
                 assert!(progress.change(|m| m.discard(letter, lane_id(at.0))));
                 model.fates.insert(at, Fate::Discarded);
             }
         }
         Step::EndRedrive(n, how) => {
-            let under_way = model.nth(n, |fate| match fate {
-                Fate::Redriving(id) => Some(id),
-                _ => None,
-            });
+            let under_way = model.nth(n, Fate::redriving);
             if let Some((at, letter)) = under_way {
                 let (resolution, fate) = match how {
                     0 => (Resolution::Delivered, Fate::Delivered),
