@@ -118,14 +118,6 @@ impl Stop {
         // An error means that the server is gone, which is the last stage.
         drop(self.0.wait_for(|stage| *stage >= wanted).await);
     }
-
-    #[cfg(test)]
-    pub(super) fn never() -> Self {
-        let (sender, receiver) = watch::channel(Stage::Serving);
-        // Kept alive on purpose: a gone sender would mean that everything stops.
-        std::mem::forget(sender);
-        Self(receiver)
-    }
 }
 
 /// One listener's loop.

@@ -120,7 +120,13 @@ fn read<'a>(
             ));
         }
         (Some(data), None) => plain_data(&mut draft, data, cut)?,
-        (None, Some(base64)) => binary_data(base64)?,
+        (None, Some(base64)) => {
+            let bytes = binary_data(base64)?;
+            if is_json(&draft.content_type) {
+                check_data(&bytes, reading.depth_max)?;
+            }
+            bytes
+        }
         (None, None) => Bytes::new(),
     };
     Ok(draft)

@@ -82,12 +82,6 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Where the next value begins.
-    pub(crate) fn offset(&mut self) -> usize {
-        self.skip_space();
-        self.at
-    }
-
     /// Nothing may follow.
     pub(crate) fn end(&mut self) -> Result<(), Refusal> {
         match self.next_byte() {

@@ -20,7 +20,9 @@ mod refusal;
 
 pub use accept::{Accept, Accepted, Keeper, Rules};
 pub use refusal::{Refusal, Refused};
-pub use stream::Stream;
 
 pub(crate) use draft::push_json_string;
 pub(crate) use mode::{Mode, of as mode_of};
+
+#[cfg(test)]
+mod round_trip;

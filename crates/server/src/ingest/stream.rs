@@ -8,10 +8,10 @@ use super::accept::{Accept, Accepted, Admitted};
 use super::{Refusal, Refused, trace};
 
 /// What became of one line.
-pub type LineResult = Result<Accepted, Refusal>;
+pub(crate) type LineResult = Result<Accepted, Refusal>;
 
 /// Takes a stream's bytes and gives a result for each line, in order. Blank lines have none.
-pub struct Stream {
+pub(crate) struct Stream {
     accept: Accept,
     trace: Option<trace::Context>,
     /// The beginning of a line whose end has not come.
@@ -45,7 +45,7 @@ impl Stream {
     ///
     /// # Errors
     /// When the stream has more lines than a request may; none of the lines beyond is stored.
-    pub async fn feed(
+    pub(crate) async fn feed(
         &mut self,
         bytes: &[u8],
         mut each: impl FnMut(usize, LineResult),
@@ -66,7 +66,10 @@ impl Stream {
     ///
     /// # Errors
     /// As `feed`.
-    pub async fn finish(&mut self, mut each: impl FnMut(usize, LineResult)) -> Result<(), Refusal> {
+    pub(crate) async fn finish(
+        &mut self,
+        mut each: impl FnMut(usize, LineResult),
+    ) -> Result<(), Refusal> {
         let last = match self.partial.is_empty() && !self.skipping {
             true => Ok(()),
             false => self.take(b"", true),
@@ -76,7 +79,7 @@ impl Stream {
     }
 
     /// The stream broke off: the lines that were whole are decided, the one under way is not.
-    pub async fn cut(&mut self, mut each: impl FnMut(usize, LineResult)) {
+    pub(crate) async fn cut(&mut self, mut each: impl FnMut(usize, LineResult)) {
         self.flush(&mut each).await;
     }
 

@@ -118,3 +118,57 @@ async fn the_stop_answers_what_is_unfinished_and_does_not_wait_for_the_idle() {
         .expect("no waiting")
         .unwrap();
 }
+
+#[tokio::test]
+async fn a_panic_ends_one_request_and_is_counted() {
+    let server = Running::start(Setup::default()).await;
+    *server.memory.panics.lock().unwrap() = true;
+    let answer = server.post("?type=t", "", b"1").await;
+    assert_eq!(
+        (answer.status, answer.problem().as_str()),
+        (500, "internal")
+    );
+    assert_eq!(server.metrics.panics.get(), 1);
+    *server.memory.panics.lock().unwrap() = false;
+    assert_eq!(server.post("?type=t", "", b"1").await.status, 202);
+}
+
+#[tokio::test]
+async fn a_unix_socket_serves_too_and_an_abandoned_one_is_replaced() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wayhold.sock");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let server = Running::start_on(&format!("unix:{}", path.display()), Setup::default()).await;
+    let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+    stream
+        .write_all(&request("POST /v1/events?type=t HTTP/1.1\r\n", b"1"))
+        .await
+        .unwrap();
+    let mut start = [0; 12];
+    stream.read_exact(&mut start).await.unwrap();
+    assert_eq!(&start, b"HTTP/1.1 202");
+    server.server.stop(Duration::from_secs(5)).await;
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn what_was_sent_whole_is_kept_though_the_client_leaves() {
+    let server = Running::start(Setup::default()).await;
+    for wait in 0..50 {
+        let mut connection = server.connect().await;
+        connection
+            .send(&request("POST /v1/events?type=t HTTP/1.1\r\n", b"1"))
+            .await;
+        tokio::time::sleep(Duration::from_micros(wait * 20)).await;
+    }
+    let metrics = &server.metrics;
+    for _ in 0..200 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if metrics.events_accepted.get() == 50 {
+            break;
+        }
+    }
+    assert!(server.accepted() <= 50);
+    assert_eq!(server.post("?type=t", "", b"1").await.status, 202);
+}

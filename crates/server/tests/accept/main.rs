@@ -2,6 +2,14 @@
 //! hostile requests, tokens. Every server listens on a free loopback port and lives in a folder of its
 //! own; every wait is bounded.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::panic,
+    reason = "a test that meets the unexpected fails, and says where"
+)]
+
 mod support;
 
 mod connections;

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use wayhold::auth::{Auth, Openness};
 use wayhold::clock::{Entropy, SystemClock, SystemEntropy};
-use wayhold::config::{Limits, ListenAddr, ParseMode, Unmatched};
+use wayhold::config::{Limits, ParseMode, Unmatched};
 use wayhold::http::{Events, Front, Listener, Server};
 use wayhold::ingest::{Accept, Keeper, Rules};
 use wayhold::sink::BoxFuture;
@@ -58,6 +58,8 @@ pub(crate) struct Memory {
     places: Mutex<HashMap<u128, usize>>,
     /// Appends that still succeed before the keeper is out of order.
     pub(crate) remaining: Mutex<Option<(usize, AppendError)>>,
+    /// Whether an append panics.
+    pub(crate) panics: Mutex<bool>,
 }
 
 impl Keeper for Memory {
@@ -68,6 +70,7 @@ impl Keeper for Memory {
 
 impl Memory {
     fn keep(&self, new: Vec<NewEvent>) -> Result<Vec<Receipt>, AppendError> {
+        assert!(!*self.panics.lock().unwrap(), "as the test asked");
         if let Some((remaining, error)) = self.remaining.lock().unwrap().as_mut() {
             *remaining = remaining.checked_sub(1).ok_or_else(|| error.clone())?;
         }
@@ -143,6 +146,10 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) async fn start(setup: Setup) -> Self {
+        Self::start_on("127.0.0.1:0", setup).await
+    }
+
+    pub(crate) async fn start_on(address: &str, setup: Setup) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
@@ -164,9 +171,7 @@ impl Running {
         let events = Events::new(accept, auth.clone(), Arc::clone(&metrics));
         let router = wayhold::http::unserved(wayhold::http::pages());
         let front = Arc::new(Front::new(events, router));
-        let listener = Listener::bind(&ListenAddr::Tcp("127.0.0.1:0".parse().unwrap()))
-            .await
-            .unwrap();
+        let listener = Listener::bind(&address.parse().unwrap()).await.unwrap();
         let server = Server::start(vec![listener], front, &limits).unwrap();
         let address = server.addresses()[0].to_string();
         Self {
