@@ -87,7 +87,8 @@ impl fmt::Display for AttributeName {
 
 /// Whatever has an event's attributes: an event, or the parts one is about to be made from.
 pub trait Attributes: Sync {
-    /// The attribute's text; empty when it is absent.
+    /// The attribute's text; empty when it is absent. Borrowed, but for an extension that is present:
+    /// extensions are kept as one JSON text and read out of it each time.
     fn attribute(&self, name: &AttributeName) -> Cow<'_, str>;
 }
 
