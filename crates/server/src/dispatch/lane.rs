@@ -94,6 +94,13 @@ enum Wakeup {
     Again,
 }
 
+/// The two kinds of attempts that take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lot {
+    First,
+    Retry,
+}
+
 /// One lane's loop and everything it knows.
 pub(super) struct LaneTask {
     record: DestinationRecord,
@@ -115,7 +122,7 @@ pub(super) struct LaneTask {
 
     order: Order,
     pace: Pace,
-    last_was_retry: bool,
+    last_chosen: Lot,
 
     // Chosen and not sent: being fetched or recorded.
     preparing: usize,
@@ -199,7 +206,7 @@ impl LaneTask {
             read_again_at: None,
             order,
             pace: Pace::new(concurrency, policy.breaker),
-            last_was_retry: false,
+            last_chosen: Lot::First,
             preparing: 0,
             retries_away: 0,
             to_load: Vec::new(),

@@ -4,10 +4,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use tokio::time::sleep;
 use tracing::{error, warn};
 use wayhold_model::{Position, StoredEvent};
-use wayhold_store::{Delivery, Lane, ReadError};
+use wayhold_store::{Delivery, Lane, NotDurable, ReadError};
 
 use super::LaneTask;
 use crate::dispatch::attempt::Prepared;
@@ -19,8 +19,8 @@ pub(super) enum Done {
     Read(Box<Lane>, Result<Vec<Delivery>, ReadError>),
     Loaded(Vec<(Chosen, Result<Arc<StoredEvent>, ReadError>)>),
     Refilled(Vec<(Refill, Result<Vec<Position>, ReadError>)>),
-    Recorded(Vec<Prepared>),
-    Synced(usize),
+    Recorded(Vec<Prepared>, Result<(), NotDurable>),
+    Synced(Result<usize, NotDurable>),
 }
 
 /// A turn whose event is being fetched.
@@ -29,19 +29,39 @@ pub(super) struct Chosen {
     pub(super) probe: bool,
 }
 
-/// Which errands are under way: at most one of each.
+/// What an errand is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Load,
+    Refill,
+    Record,
+    Sync,
+}
+
+/// Which errands are under way: at most one of each purpose.
 #[derive(Debug, Default)]
-pub(super) struct Away {
-    loading: bool,
-    refilling: bool,
-    recording: bool,
-    syncing: bool,
+pub(super) struct Away([Option<Purpose>; 4]);
+
+impl Away {
+    /// Whether an errand may leave; then it is away.
+    fn leaves(&mut self, purpose: Purpose) -> bool {
+        let is_away = self.0.contains(&Some(purpose));
+        if let Some(place) = self.0.iter_mut().find(|place| place.is_none() && !is_away) {
+            *place = Some(purpose);
+        }
+        !is_away
+    }
+
+    fn is_back(&mut self, purpose: Purpose) {
+        for place in self.0.iter_mut().filter(|place| **place == Some(purpose)) {
+            *place = None;
+        }
+    }
 }
 
 impl LaneTask {
     pub(super) fn send_errands(&mut self) {
-        if !self.to_load.is_empty() && !self.away.loading {
-            self.away.loading = true;
+        if !self.to_load.is_empty() && self.away.leaves(Purpose::Load) {
             let handle = self.handle.clone();
             let chosen = std::mem::take(&mut self.to_load);
             self.errands.spawn_blocking(move || {
@@ -52,8 +72,7 @@ impl LaneTask {
                 Done::Loaded(chosen.into_iter().map(load).collect())
             });
         }
-        if !self.to_refill.is_empty() && !self.away.refilling {
-            self.away.refilling = true;
+        if !self.to_refill.is_empty() && self.away.leaves(Purpose::Refill) {
             let handle = self.handle.clone();
             let refills = std::mem::take(&mut self.to_refill);
             self.errands.spawn_blocking(move || {
@@ -71,26 +90,29 @@ impl LaneTask {
                 Done::Refilled(refills.into_iter().map(fetch).collect())
             });
         }
-        if !self.to_record.is_empty() && !self.away.recording {
-            self.away.recording = true;
+        if !self.to_record.is_empty() && self.away.leaves(Purpose::Record) {
             let handle = self.handle.clone();
             let starting = std::mem::take(&mut self.to_record);
             self.errands.spawn(async move {
-                let starts = starting.iter().map(|prepared| {
-                    handle.record_start(prepared.event.position, prepared.number())
-                });
-                join_all(starts).await;
-                Done::Recorded(starting)
+                let starts: Vec<_> = starting
+                    .iter()
+                    .map(|prepared| (prepared.event.position, prepared.number()))
+                    .collect();
+                let recorded = handle.record_starts(&starts).await;
+                Done::Recorded(starting, recorded)
             });
         }
         let unsynced_max = repeats_max(self.policy.concurrency) / 2;
-        if self.unsynced > unsynced_max && !self.away.syncing {
-            self.away.syncing = true;
+        if self.unsynced > unsynced_max && self.away.leaves(Purpose::Sync) {
             let handle = self.handle.clone();
             let settled = self.unsynced;
             self.errands.spawn(async move {
-                handle.durable().await;
-                Done::Synced(settled)
+                let synced = handle.durable().await;
+                if synced.is_err() {
+                    // The disk takes nothing: asking again at once would not change that.
+                    sleep(READ_AGAIN_AFTER).await;
+                }
+                Done::Synced(synced.map(|()| settled))
             });
         }
     }
@@ -102,27 +124,45 @@ impl LaneTask {
                 self.take_batch(batch);
             }
             Done::Loaded(loaded) => {
-                self.away.loading = false;
+                self.away.is_back(Purpose::Load);
                 for (chosen, event) in loaded {
                     self.take_loaded(chosen, event);
                 }
             }
             Done::Refilled(refills) => {
-                self.away.refilling = false;
+                self.away.is_back(Purpose::Refill);
                 for (refill, positions) in refills {
                     self.take_refill(refill, positions);
                 }
             }
-            Done::Recorded(prepared) => {
-                self.away.recording = false;
-                for prepared in prepared {
-                    self.launch(prepared);
-                }
+            Done::Recorded(prepared, recorded) => {
+                self.away.is_back(Purpose::Record);
+                self.take_recorded(prepared, recorded);
             }
             Done::Synced(settled) => {
-                self.away.syncing = false;
-                self.unsynced = self.unsynced.saturating_sub(settled);
+                self.away.is_back(Purpose::Sync);
+                match settled {
+                    Ok(settled) => self.unsynced = self.unsynced.saturating_sub(settled),
+                    Err(error) => {
+                        warn!(destination = self.record.name, %error, "outcomes are not durable yet");
+                    }
+                }
             }
+        }
+    }
+
+    /// What could not be recorded is not sent: an attempt nobody knows of could be made for ever.
+    fn take_recorded(&mut self, prepared: Vec<Prepared>, recorded: Result<(), NotDurable>) {
+        let Err(error) = recorded else {
+            for prepared in prepared {
+                self.launch(prepared);
+            }
+            return;
+        };
+        warn!(destination = self.record.name, %error, "starts could not be recorded");
+        let again_at = self.now().after(READ_AGAIN_AFTER);
+        for prepared in prepared {
+            self.withdraw(prepared, again_at);
         }
     }
 

@@ -10,7 +10,7 @@ use wayhold_model::{OutcomeKind, Timestamp};
 use wayhold_store::{AttemptRecord, Resolution, RunState};
 
 use super::errand::{Chosen, Done, caught};
-use super::{BATCH_MAX, LaneTask};
+use super::{BATCH_MAX, LaneTask, Lot};
 use crate::dispatch::attempt::Prepared;
 use crate::dispatch::order::{Next, Turn};
 use crate::dispatch::pace::{Openings, repeats_max};
@@ -65,13 +65,14 @@ impl LaneTask {
     /// retries take a bounded share.
     fn choose(&mut self, now: Timestamp, reads_left: &mut usize) -> Option<Turn> {
         let retry_may = self.retries_away < self.pace.retries_max();
-        if retry_may && !self.last_was_retry {
-            if let Some(turn) = self.next_retry() {
-                self.last_was_retry = true;
-                return Some(turn);
-            }
+        if retry_may
+            && self.last_chosen == Lot::First
+            && let Some(turn) = self.next_retry()
+        {
+            self.last_chosen = Lot::Retry;
+            return Some(turn);
         }
-        self.last_was_retry = false;
+        self.last_chosen = Lot::First;
         if let Some(turn) = self.next_first(now, reads_left) {
             return Some(turn);
         }
@@ -228,15 +229,12 @@ impl LaneTask {
 
     /// What is prepared goes out, unless an operator or a stop came in between.
     pub(super) fn launch(&mut self, prepared: Prepared) {
-        self.preparing -= 1;
         if !self.is_running() {
-            self.retries_away -= usize::from(!prepared.history.is_first());
-            if prepared.probe {
-                self.pace.probe_given_up();
-            }
-            self.order.put_back(prepared.into_turn(), self.now());
+            let now = self.now();
+            self.withdraw(prepared, now);
             return;
         }
+        self.preparing -= 1;
         if prepared.probe {
             self.pace.probe_sent();
         }
@@ -255,6 +253,16 @@ impl LaneTask {
             token,
             finish,
         ));
+    }
+
+    /// What is prepared does not go out now and takes its turn again later.
+    pub(super) fn withdraw(&mut self, prepared: Prepared, again_at: Timestamp) {
+        self.preparing -= 1;
+        self.retries_away -= usize::from(!prepared.history.is_first());
+        if prepared.probe {
+            self.pace.probe_given_up();
+        }
+        self.order.put_back(prepared.into_turn(), again_at);
     }
 
     /// Hands what is ready to the sink. A sink that panics loses nothing: attempts that it did not take

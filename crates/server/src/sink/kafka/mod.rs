@@ -15,10 +15,4 @@ mod sink;
 pub use sink::KafkaSink;
 
 #[cfg(test)]
-mod faults;
-#[cfg(test)]
-mod partitions;
-#[cfg(test)]
-mod real;
-#[cfg(test)]
-mod rig;
+mod broker;
