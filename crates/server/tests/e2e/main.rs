@@ -1,0 +1,16 @@
+//! The built binary through its public faces only: HTTP, command line, signals and files.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test may end where it finds what it did not expect"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod access;
+mod command_line;
+mod first_minute;
+mod letters;
+mod start_and_stop;

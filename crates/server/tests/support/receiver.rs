@@ -1,0 +1,103 @@
+//! A receiver of webhooks that answers as the test says and keeps what it was sent.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::PATIENCE;
+
+/// A running receiver; it ends with the test.
+pub struct Receiver {
+    /// Host and port.
+    pub authority: String,
+    /// The status it answers with.
+    pub status: Arc<AtomicU16>,
+    received: Arc<Mutex<Vec<Received>>>,
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// Header lines, names in lower case.
+    pub head: Vec<(String, String)>,
+    /// Body.
+    pub body: Vec<u8>,
+}
+
+impl Received {
+    /// One header's value.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head
+            .iter()
+            .find(|(found, _)| found == name)
+            .map(|(_, value)| value.as_str())
+    }
+}
+
+impl Receiver {
+    /// Starts on a free port, answering with `status`.
+    pub fn start(status: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let authority = listener.local_addr().unwrap().to_string();
+        let status = Arc::new(AtomicU16::new(status));
+        let received = Arc::<Mutex<Vec<Received>>>::default();
+        let (answer, kept) = (Arc::clone(&status), Arc::clone(&received));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let (answer, kept) = (Arc::clone(&answer), Arc::clone(&kept));
+                std::thread::spawn(move || serve(stream, &answer, &kept));
+            }
+        });
+        Self {
+            authority,
+            status,
+            received,
+        }
+    }
+
+    /// Answers with another status from now on.
+    pub fn answer(&self, status: u16) {
+        self.status.store(status, Ordering::Relaxed);
+    }
+
+    /// What came so far.
+    pub fn received(&self) -> Vec<Received> {
+        self.received.lock().unwrap().clone()
+    }
+}
+
+fn serve(stream: TcpStream, answer: &AtomicU16, kept: &Mutex<Vec<Received>>) {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut writer = stream;
+    while let Some(received) = read(&mut reader) {
+        kept.lock().unwrap().push(received);
+        let status = answer.load(Ordering::Relaxed);
+        let text = format!("HTTP/1.1 {status} Said\r\ncontent-length: 0\r\n\r\n");
+        if writer.write_all(text.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn read(reader: &mut BufReader<TcpStream>) -> Option<Received> {
+    let mut head = Vec::new();
+    let mut line = String::new();
+    reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+    loop {
+        line.clear();
+        reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        let Some((name, value)) = line.trim_end().split_once(':') else {
+            break;
+        };
+        head.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    let length = head.iter().find(|(name, _)| name == "content-length");
+    let length = length
+        .and_then(|(_, value)| value.parse().ok())
+        .unwrap_or(0);
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some(Received { head, body })
+}
