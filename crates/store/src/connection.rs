@@ -18,7 +18,7 @@ const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
 /// How long a statement waits for another connection's lock. Writers never meet (each file has one), so
 /// this only covers the moments of opening and checkpointing.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a connection may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

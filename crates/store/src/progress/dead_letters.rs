@@ -206,7 +206,7 @@ pub(super) struct LetterContext {
 pub(super) struct LetterRow {
     pub(super) id: u64,
     lane: LaneId,
-    redriving: bool,
+    pub(super) redriving: bool,
     /// `None` where the copy of the event is damaged.
     pub(super) letter: Option<DeadLetter>,
 }

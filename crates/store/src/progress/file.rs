@@ -4,6 +4,7 @@
 //! make the store forget a delivery carry a checksum (XXH3-64 with the node's seed).
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
@@ -161,6 +162,14 @@ impl StateFile {
     pub(super) fn checkpoint(&self) -> rusqlite::Result<()> {
         self.connection
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+    }
+
+    /// The same without waiting for readers: the next call may find them gone.
+    pub(super) fn checkpoint_now(&self) -> rusqlite::Result<()> {
+        self.connection.busy_timeout(Duration::ZERO)?;
+        let done = self.checkpoint();
+        self.connection.busy_timeout(connection::BUSY_TIMEOUT)?;
+        done
     }
 
     /// Gives a few free pages back; whether there are more.

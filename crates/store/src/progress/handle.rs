@@ -397,6 +397,10 @@ impl Progress {
     pub(super) fn undamaged(&self, rows: Vec<LetterRow>) -> Vec<DeadLetter> {
         let sound = rows.into_iter().filter_map(|row| {
             if row.letter.is_none() {
+                if row.redriving {
+                    // It could never end.
+                    self.change(|memory| memory.give_up_redrive(row.id));
+                }
                 self.shared.lock().note(format!(
                     "the event in dead letter {} is damaged on disk; it can only be discarded",
                     row.id
@@ -418,7 +422,9 @@ impl Progress {
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, LetterError> {
-        let _as_fresh_as_can_be = self.durable_soon();
+        if self.trouble().is_none() {
+            let _as_fresh_as_can_be = self.durable_soon();
+        }
         let unavailable = |error: &dyn std::fmt::Display| LetterError::Unavailable {
             reason: error.to_string(),
         };

@@ -284,6 +284,23 @@ impl Memory {
         self.change_letter(letter, change);
     }
 
+    /// Ends a redrive without an attempt; one that is not under way changes nothing.
+    pub(super) fn give_up_redrive(&mut self, letter: u64) {
+        let Some(id) = self.redriving.remove(&letter) else {
+            return;
+        };
+        let totals = self.totals(id);
+        totals.redriving = totals.redriving.saturating_sub(1);
+        totals.dead += 1;
+        self.change_letter(
+            letter,
+            LetterChange::Changed {
+                redriving: false,
+                attempts: Vec::new(),
+            },
+        );
+    }
+
     /// Takes over that every sequence of the lane below `floor` is resolved.
     pub(super) fn raise_floor(&mut self, id: LaneId, floor: Sequence) {
         let lane = self.lanes.entry(id).or_default();

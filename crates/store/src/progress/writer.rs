@@ -5,6 +5,8 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use rusqlite::ErrorCode;
+
 use crate::connection::{ConnectionError, Fault};
 use crate::disk;
 use crate::progress::carry::{Carried, carry};
@@ -187,7 +189,7 @@ impl Writer {
         };
         let bytes = self.shared.options.disk.len(log.as_ref()).unwrap_or(0);
         if bytes > LOG_BYTES_MAX
-            && let Err(error) = self.file.checkpoint()
+            && let Err(error) = self.file.checkpoint_now()
         {
             self.failed(&error);
         }
@@ -196,6 +198,10 @@ impl Writer {
     /// Decides what to do after a failure: try again when there is space, or never write this file again.
     fn failed(&mut self, error: &rusqlite::Error) {
         let reason = format!("{}: {error}", self.file.path.display());
+        if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) {
+            // Somebody else holds the file; nothing was written.
+            return self.leave_alone(format!("progress is locked by another process: {reason}"));
+        }
         match Fault::of(error) {
             Fault::NoSpace => self.wait_for_space(reason),
             Fault::Io | Fault::Corrupt | Fault::Other => {

@@ -37,6 +37,36 @@ fn a_flipped_byte_in_the_copy_of_an_event_is_named() {
 }
 
 #[test]
+fn a_redrive_of_a_damaged_letter_ends_at_the_next_start() {
+    let shard = Shard::new();
+    shard.settle(5, dead(1));
+    let letters = shard.letters();
+    let id = letters.list(None, None, 1).unwrap()[0].id;
+    letters.redrive(id, "ada").unwrap();
+    drop(letters);
+    shard.progress.stop();
+    let connection = rusqlite::Connection::open(shard.folder.path().join("state-1.db")).unwrap();
+    connection
+        .execute_batch("UPDATE dead_letters SET subject = 'x'; PRAGMA wal_checkpoint(TRUNCATE);")
+        .unwrap();
+    drop(connection);
+    let shard = shard.reopen();
+    assert_eq!(shard.progress.redriving(LANE).unwrap().len(), 0);
+    let totals = shard.progress.totals(LANE);
+    assert_eq!((totals.dead, totals.redriving), (1, 0));
+    shard.letters().discard(id, "ada", "damaged").unwrap();
+}
+
+#[test]
+fn a_file_that_somebody_else_locks_is_waited_for() {
+    let shard = Shard::new();
+    shard.progress.inject(failure(ffi::SQLITE_BUSY));
+    shard.settle(5, Resolution::Delivered);
+    shard.progress.durable_soon().unwrap();
+    assert_eq!(shard.names(), ["state-1.db", "state-1.db-wal"]);
+}
+
+#[test]
 fn a_flipped_bit_never_makes_a_delivery_resolved() {
     let shard = Shard::new();
     shard.settle(5, Resolution::Delivered);
