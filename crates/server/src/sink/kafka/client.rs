@@ -130,6 +130,10 @@ impl ClientContext for Reports {
         }
     }
 
+    fn stats_raw(&self, _statistics: &[u8]) {
+        // Asked for by an operator's property at most; the destination's own figures say more.
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "kafka client has trouble");
         // The whole text names brokers and causes; it holds no credentials.

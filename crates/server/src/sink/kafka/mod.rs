@@ -15,4 +15,10 @@ mod sink;
 pub use sink::KafkaSink;
 
 #[cfg(test)]
-mod broker;
+mod faults;
+#[cfg(test)]
+mod partitions;
+#[cfg(test)]
+mod real;
+#[cfg(test)]
+mod rig;
