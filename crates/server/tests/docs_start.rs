@@ -48,8 +48,9 @@ fn run_page(name: &str, prepare: impl FnOnce(String) -> Option<String>) {
     };
     let folder = tempfile::tempdir().unwrap();
     // What a page starts in the background must not outlive it, also when it fails half-way.
-    let script =
-        format!("set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null' EXIT\nset -x\n{script}");
+    let script = format!(
+        "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\nset -x\n{script}"
+    );
     let binary = Path::new(env!("CARGO_BIN_EXE_wayhold"));
     let path = format!(
         "{}:{}",
