@@ -3,7 +3,12 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use mimalloc::MiMalloc;
 use wayhold_bench::{BenchError, load, run, serve, store};
+
+/// The allocator of the shipped binary, so that all servers here have it.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Measures what a durable accept costs, against a bare server and the classic outbox.
 #[derive(Parser)]
