@@ -48,7 +48,7 @@ pub(super) async fn serve(
     let service = service_fn(|request| {
         let (front, client) = (&front, &client);
         async move {
-            client.watch.enter(Phase::Working);
+            client.watch.begin_request();
             let answer = front.answer(request, client).await;
             client.watch.enter(Phase::Idle);
             Ok::<_, Infallible>(answer)

@@ -59,11 +59,15 @@ impl Watch {
     pub(super) fn received(&self) {
         let state = self.state.load(Ordering::Relaxed);
         if matches!(phase_of(state), Phase::New | Phase::Idle) {
-            self.state.store(
-                state / REQUEST * REQUEST + REQUEST + Phase::Head as u64,
-                Ordering::Relaxed,
-            );
+            self.enter(Phase::Head);
         }
+    }
+
+    /// A request's head is whole; the next thing is the server's.
+    pub(super) fn begin_request(&self) {
+        let state = self.state.load(Ordering::Relaxed);
+        let next = state / REQUEST * REQUEST + REQUEST + Phase::Working as u64;
+        self.state.store(next, Ordering::Relaxed);
     }
 
     /// The connection does this now.
@@ -138,8 +142,7 @@ impl Seen {
         self.state = state;
         match phase_of(state) {
             Phase::Working => return false,
-            Phase::New => self.lasted += passed,
-            Phase::Head | Phase::Idle => self.lasted += passed,
+            Phase::New | Phase::Head | Phase::Idle => self.lasted += passed,
             Phase::Body => {
                 self.lasted += passed;
                 if self.lasted < patience.body_window {
@@ -329,7 +332,7 @@ mod tests {
         let mut seen = Seen::default();
         for _ in 0..100 {
             watch.received();
-            watch.enter(Phase::Working);
+            watch.begin_request();
             watch.enter(Phase::Idle);
             let state = watch.state.load(Ordering::Relaxed);
             assert!(!seen.look(state, 0, Duration::from_secs(59), &PATIENCE));

@@ -6,7 +6,6 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::string_slice,
-    clippy::panic,
     reason = "a test that meets the unexpected fails, and says where"
 )]
 
