@@ -309,8 +309,16 @@ impl From<Refusal> for Problem {
             Refusal::KeyFailed { rule, .. } => {
                 Self::new(ProblemType::RouteFailed, detail).with("key_rule", rule)
             }
-            Refusal::Conflict { first } => {
-                Self::new(ProblemType::EventConflict, detail).with("position", first.to_string())
+            Refusal::Conflict { first, difference } => {
+                let problem = Self::new(ProblemType::EventConflict, detail)
+                    .with("position", first.to_string());
+                match difference {
+                    None => problem,
+                    Some(difference) => problem
+                        .with("differs", difference.fields)
+                        .with("sent_data_sha256", difference.sent)
+                        .with("stored_data_sha256", difference.stored),
+                }
             }
             Refusal::ConflictInBatch { first } => {
                 Self::new(ProblemType::EventConflict, detail).with("first_index", first)

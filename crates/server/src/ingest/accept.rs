@@ -15,7 +15,8 @@ use super::draft::Draft;
 use super::envelope::{self, Reading};
 use super::mode::Mode;
 use super::stream::Stream;
-use super::{Refusal, Refused, binary, json, plain, trace};
+use super::{Difference, Refusal, Refused, binary, json, plain, trace};
+use crate::blocking::blocking;
 use crate::clock::Entropy;
 use crate::config::{Config, DestinationName, Limits, ParseMode, Unmatched};
 use crate::telemetry::metrics::Metrics;
@@ -169,7 +170,17 @@ impl Accept {
         body: Bytes,
     ) -> Result<Vec<Accepted>, Refused> {
         let result = match self.read_batch(headers, query, &body) {
-            Ok(admitted) => self.store_all(&admitted).await,
+            Ok(admitted) => match self.store_all(&admitted).await {
+                Err(Refused {
+                    index: Some(index),
+                    refusal,
+                }) => Err(match admitted.get(index) {
+                    Some(sent) => self.explained(refusal, &sent.event).await,
+                    None => refusal,
+                }
+                .at(index)),
+                stored => stored,
+            },
             Err(refused) => Err(refused),
         };
         result.inspect_err(|refused| self.count_refused(&refused.refusal))
@@ -318,14 +329,13 @@ impl Accept {
                 receipt: None,
             });
         };
-        let receipts = self
-            .append(vec![new])
-            .await
-            .map_err(|refused| refused.refusal)?;
-        Ok(Accepted {
-            event: admitted.event,
-            receipt: receipts.first().copied(),
-        })
+        match self.append(vec![new]).await {
+            Ok(receipts) => Ok(Accepted {
+                event: admitted.event,
+                receipt: receipts.first().copied(),
+            }),
+            Err(refused) => Err(self.explained(refused.refusal, &admitted.event).await),
+        }
     }
 
     /// Stores all or none, and pairs each with its receipt.
@@ -359,6 +369,22 @@ impl Accept {
         }
         self.0.metrics.events_ignored.inc_by(ignored as u64);
         Ok(accepted)
+    }
+
+    /// Looks at the first event of a conflict to say in what the two differ. Conflicts are rare and
+    /// mistakes, so they may cost a read.
+    async fn explained(&self, refusal: Refusal, sent: &Arc<Event>) -> Refusal {
+        let (Refusal::Conflict { first, .. }, Door::Store(store)) = (&refusal, &self.0.door) else {
+            return refusal;
+        };
+        let (first, store) = (*first, store.clone());
+        let stored = match blocking(move || store.event(first)).await {
+            Ok(Ok(Some(found))) => found.event,
+            // What the first was is gone or cannot be read; the conflict stands all the same.
+            Ok(Ok(None) | Err(_)) | Err(_) => None,
+        };
+        let difference = stored.map(|stored| Box::new(Difference::between(sent, &stored.event)));
+        Refusal::Conflict { first, difference }
     }
 
     async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Receipt>, Refused> {

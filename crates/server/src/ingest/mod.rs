@@ -16,9 +16,11 @@ mod draft;
 mod json;
 mod trace;
 
+mod conflict;
 mod refusal;
 
 pub use accept::{Accept, Accepted, Keeper, Rules};
+pub use conflict::Difference;
 pub use refusal::{Refusal, Refused};
 
 pub(crate) use draft::push_json_string;

@@ -7,6 +7,7 @@ use thiserror::Error;
 use wayhold_model::{InvalidEvent, Position};
 use wayhold_store::AppendError;
 
+use super::Difference;
 use crate::telemetry::metrics::Refusal as Reason;
 
 /// A refusal of one event, of a whole batch, or of the request that carries them.
@@ -82,6 +83,8 @@ pub enum Refusal {
     Conflict {
         /// The first acceptance.
         first: Position,
+        /// In what the two differ, where the first could be looked at.
+        difference: Option<Box<Difference>>,
     },
     /// The same source and id stands twice in the batch with different fingerprints.
     #[error(
@@ -146,7 +149,11 @@ impl Refusal {
         // The store names a wait for all that waiting can mend.
         let retry_after = error.retry_after().unwrap_or_default();
         match error {
-            AppendError::Conflict { index, first } => Self::Conflict { first }.at(index),
+            AppendError::Conflict { index, first } => Self::Conflict {
+                first,
+                difference: None,
+            }
+            .at(index),
             AppendError::ConflictInBatch { index, first } => {
                 Self::ConflictInBatch { first }.at(index)
             }
