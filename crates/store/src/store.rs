@@ -383,11 +383,17 @@ fn open_shard(
     });
     recovery::restore_window(&shard);
     shard.restore_base(&opened.saved);
+    let mut lost = Vec::new();
+    if opened.is_fresh && !shard.segments().is_empty() {
+        lost.push(
+            "no progress was found beside segments; their deliveries may be repeated".to_owned(),
+        );
+    }
     let recovery = Recovery {
         unclean: recovered.unclean,
         unproven: recovered.unproven,
         segments: shard.segments().len() as u64,
-        findings: [shard.condition.findings(), opened.findings].concat(),
+        findings: [shard.condition.findings(), opened.findings, lost].concat(),
         took: Duration::ZERO,
     };
     let (orders, receiver) = mpsc::channel();

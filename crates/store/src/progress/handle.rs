@@ -186,16 +186,19 @@ impl Progress {
     }
 
     /// Whether a delivery is resolved.
+    #[cfg(test)]
     pub(crate) fn is_resolved(&self, lane: LaneId, sequence: Sequence) -> bool {
         self.view(lane, |view| view.is_resolved(sequence))
     }
 
     /// Attempts and due time of a delivery that was tried and is not resolved.
+    #[cfg(test)]
     pub(crate) fn retry_of(&self, lane: LaneId, sequence: Sequence) -> Option<Retry> {
         self.view(lane, |view| view.retry_of(sequence))
     }
 
     /// How many of these deliveries are not resolved.
+    #[cfg(test)]
     pub(crate) fn count_unresolved(&self, lane: LaneId, sequences: &[Sequence]) -> u64 {
         self.view(lane, |view| view.count_unresolved(sequences))
     }

@@ -371,14 +371,6 @@ impl Memory {
             .unwrap_or(0)
     }
 
-    /// Letters of a lane under redrive.
-    pub(super) fn redriving(&self, id: LaneId) -> Vec<u64> {
-        self.redriving
-            .iter()
-            .filter_map(|(letter, lane)| (*lane == id).then_some(*letter))
-            .collect()
-    }
-
     /// Settlements since the last batch.
     pub(super) fn settlements(&self) -> usize {
         self.changes.settlements
@@ -562,6 +554,7 @@ impl LaneView<'_> {
     }
 
     /// How many of these are not resolved.
+    #[cfg(test)]
     pub(crate) fn count_unresolved(&self, sequences: &[Sequence]) -> u64 {
         let unresolved = sequences.iter().filter(|s| !self.is_resolved(**s));
         unresolved.count() as u64
