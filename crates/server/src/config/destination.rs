@@ -67,7 +67,7 @@ pub struct DeliveryPolicy {
     pub retry: RetryPolicy,
     /// When it is left alone altogether.
     pub breaker: BreakerPolicy,
-    /// Most attempts in flight: the most that repeat after an unclean stop.
+    /// Most attempts in flight. It also bounds what an unclean stop repeats, see `dispatch`.
     pub concurrency: usize,
     /// Most attempts in flight for one ordering key; above 1 order within a key is given up.
     pub in_flight_per_key: u32,
@@ -118,7 +118,7 @@ const WEBHOOK_DEFAULTS: KindDefaults = KindDefaults {
 };
 
 /// Everything else takes events in bulk (a file is synced and Kafka acknowledges per batch), so the
-/// window must hold a batch; it is also the most that repeats after an unclean stop.
+/// window must hold a batch; it also bounds what an unclean stop repeats.
 const BULK_DEFAULTS: KindDefaults = KindDefaults {
     concurrency: 1024,
     timeout: Duration::from_secs(60),
