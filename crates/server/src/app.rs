@@ -234,7 +234,7 @@ impl App {
 
     fn decide_readiness(&self, lanes: &[LaneSnapshot]) -> Readiness {
         let stopping = self.stopping.load(Ordering::Relaxed);
-        Readiness::decide(self.store.health(), stopping, self.config.no_auth, lanes)
+        Readiness::decide(self.store.health(), stopping, self.auth.openness(), lanes)
     }
 
     /// How each of these destinations' lanes is, in the same order.

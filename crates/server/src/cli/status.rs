@@ -47,11 +47,11 @@ fn show(status: &Value, output: &mut Output) {
     }
     let at = |pointer: &str| plain(status.pointer(pointer));
     output.line(format!(
-        "accepted {} since the start ({} duplicates), half within {} s, 99 % within {} s",
+        "accepted {} since the start ({} duplicates), half within {}, 99 % within {}",
         at("/accepting/accepted"),
         at("/accepting/duplicates"),
-        at("/accepting/duration/p50_seconds"),
-        at("/accepting/duration/p99_seconds"),
+        millis(status.pointer("/accepting/duration/p50_seconds")),
+        millis(status.pointer("/accepting/duration/p99_seconds")),
     ));
     let bytes = |pointer: &str| size(status.pointer(pointer));
     output.line(format!(
@@ -153,6 +153,11 @@ fn plain(value: Option<&Value>) -> String {
         None | Some(Value::Null) => "-".to_owned(),
         Some(value) => value.to_string(),
     }
+}
+
+fn millis(seconds: Option<&Value>) -> String {
+    let seconds = seconds.and_then(Value::as_f64);
+    seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{} ms", seconds * 1e3))
 }
 
 /// Seconds as the two largest units that say something.

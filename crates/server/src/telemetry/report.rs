@@ -8,6 +8,7 @@ use wayhold_model::Timestamp;
 use wayhold_store::{Figures, Health, Recovery};
 
 use super::accounting::Accounting;
+use crate::auth::Openness;
 use crate::dispatch::{LaneSnapshot, LaneState};
 
 /// The server at one moment.
@@ -67,14 +68,19 @@ pub struct Readiness {
 impl Readiness {
     /// Decides from the store's health and how the server runs. A destination that is away makes the
     /// server degraded, never unready: holding events meanwhile is what it is for.
-    pub fn decide(health: Health, stopping: bool, no_auth: bool, lanes: &[LaneSnapshot]) -> Self {
+    pub fn decide(
+        health: Health,
+        stopping: bool,
+        openness: Openness,
+        lanes: &[LaneSnapshot],
+    ) -> Self {
         let unready = if stopping {
             Some("the server is stopping".to_owned())
         } else {
             health.unavailable
         };
         let mut degraded = health.degraded;
-        if no_auth {
+        if openness == Openness::Open {
             degraded.push("--no-auth: every request is taken without a token".to_owned());
         }
         let held = lanes.iter().filter(|lane| lane.state != LaneState::Running);
@@ -193,7 +199,7 @@ pub(crate) mod tests {
             lane("orders", LaneState::Waiting),
             lane("wms", LaneState::Running),
         ];
-        let readiness = Readiness::decide(healthy(), false, false, &lanes);
+        let readiness = Readiness::decide(healthy(), false, Openness::Guarded, &lanes);
         assert_eq!(readiness.unready, None);
         assert_eq!(
             readiness.degraded,
@@ -207,13 +213,13 @@ pub(crate) mod tests {
             unavailable: Some("the disk has too little free space".to_owned()),
             degraded: vec!["tail of 7.db is damaged".to_owned()],
         };
-        let readiness = Readiness::decide(broken(), false, true, &[]);
+        let readiness = Readiness::decide(broken(), false, Openness::Open, &[]);
         assert_eq!(
             readiness.unready.as_deref(),
             Some("the disk has too little free space")
         );
         assert_eq!(readiness.degraded.len(), 2);
-        let stopping = Readiness::decide(healthy(), true, false, &[]);
+        let stopping = Readiness::decide(healthy(), true, Openness::Guarded, &[]);
         assert_eq!(stopping.unready.as_deref(), Some("the server is stopping"));
     }
 

@@ -9,28 +9,28 @@ use super::PATIENCE;
 
 /// An answer.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// Status code.
-    pub status: u16,
+    pub(crate) status: u16,
     /// Header lines as received.
-    pub head: String,
+    pub(crate) head: String,
     /// Body.
-    pub body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
     /// The body as JSON; null where it is none.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
     /// The body as text.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
     /// One header's value.
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (found, value) = line.split_once(':')?;
             found.eq_ignore_ascii_case(name).then(|| value.trim())
@@ -42,7 +42,7 @@ impl Answer {
 ///
 /// # Errors
 /// When no whole answer comes, as while a server is killed.
-pub fn ask(
+pub(crate) fn ask(
     authority: &str,
     method: &str,
     path: &str,
@@ -55,9 +55,9 @@ pub fn ask(
     let mut request =
         format!("{method} {path} HTTP/1.1\r\nhost: {authority}\r\nconnection: close\r\n");
     for (name, value) in headers {
-        request.push_str(&format!("{name}: {value}\r\n"));
+        request.extend([name, ": ", value, "\r\n"]);
     }
-    request.push_str(&format!("content-length: {}\r\n\r\n", body.len()));
+    request.extend(["content-length: ", &body.len().to_string(), "\r\n\r\n"]);
     stream.write_all(&[request.as_bytes(), body].concat())?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;

@@ -6,17 +6,17 @@
     reason = "a test may end where it finds what it did not expect"
 )]
 
-pub mod http;
-pub mod receiver;
-pub mod server;
+pub(crate) mod http;
+pub(crate) mod receiver;
+pub(crate) mod server;
 
 use std::time::{Duration, Instant};
 
 /// How long anything may take that should happen at once; generous, since machines are slow at times.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until `look` finds something.
-pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look() {
@@ -31,6 +31,6 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Waits until `holds`.
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     wait_for(what, || holds().then_some(()));
 }

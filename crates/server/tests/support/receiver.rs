@@ -8,36 +8,24 @@ use std::sync::{Arc, Mutex};
 use super::PATIENCE;
 
 /// A running receiver; it ends with the test.
-pub struct Receiver {
+pub(crate) struct Receiver {
     /// Host and port.
-    pub authority: String,
+    pub(crate) authority: String,
     /// The status it answers with.
-    pub status: Arc<AtomicU16>,
+    pub(crate) status: Arc<AtomicU16>,
     received: Arc<Mutex<Vec<Received>>>,
 }
 
 /// One request.
 #[derive(Clone, Debug)]
-pub struct Received {
-    /// Header lines, names in lower case.
-    pub head: Vec<(String, String)>,
+pub(crate) struct Received {
     /// Body.
-    pub body: Vec<u8>,
-}
-
-impl Received {
-    /// One header's value.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.head
-            .iter()
-            .find(|(found, _)| found == name)
-            .map(|(_, value)| value.as_str())
-    }
+    pub(crate) body: Vec<u8>,
 }
 
 impl Receiver {
     /// Starts on a free port, answering with `status`.
-    pub fn start(status: u16) -> Self {
+    pub(crate) fn start(status: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let authority = listener.local_addr().unwrap().to_string();
         let status = Arc::new(AtomicU16::new(status));
@@ -57,12 +45,12 @@ impl Receiver {
     }
 
     /// Answers with another status from now on.
-    pub fn answer(&self, status: u16) {
+    pub(crate) fn answer(&self, status: u16) {
         self.status.store(status, Ordering::Relaxed);
     }
 
     /// What came so far.
-    pub fn received(&self) -> Vec<Received> {
+    pub(crate) fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap().clone()
     }
 }
@@ -82,22 +70,20 @@ fn serve(stream: TcpStream, answer: &AtomicU16, kept: &Mutex<Vec<Received>>) {
 }
 
 fn read(reader: &mut BufReader<TcpStream>) -> Option<Received> {
-    let mut head = Vec::new();
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+    let mut length = 0;
     loop {
         line.clear();
         reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
         let Some((name, value)) = line.trim_end().split_once(':') else {
             break;
         };
-        head.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse().ok()?;
+        }
     }
-    let length = head.iter().find(|(name, _)| name == "content-length");
-    let length = length
-        .and_then(|(_, value)| value.parse().ok())
-        .unwrap_or(0);
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    Some(Received { head, body })
+    Some(Received { body })
 }

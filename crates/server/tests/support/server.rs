@@ -12,20 +12,20 @@ use super::http::{self, Answer};
 use super::{PATIENCE, wait_for};
 
 /// A running server.
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
     /// Host and port of the API.
-    pub authority: String,
+    pub(crate) authority: String,
     /// Host and port of the metrics: the ops listener where there is one.
-    pub metrics: String,
+    pub(crate) metrics: String,
     /// What it wrote to standard error so far.
-    pub log: Arc<Mutex<String>>,
+    pub(crate) log: Arc<Mutex<String>>,
 }
 
 impl Server {
     /// Starts the binary in `dir` with these arguments, on a free port unless they say where, and waits
     /// until it says that it is ready.
-    pub fn start(dir: &Path, arguments: &[&str]) -> Self {
+    pub(crate) fn start(dir: &Path, arguments: &[&str]) -> Self {
         let mut command = wayhold(dir);
         command.args(["serve", "--json"]).args(arguments);
         if !arguments.contains(&"--listen") {
@@ -60,10 +60,8 @@ impl Server {
             let late = Instant::now() > until;
             if ended.is_some() || late {
                 child.kill().ok();
-                panic!(
-                    "the server did not start: {ended:?}\n{}",
-                    log.lock().unwrap()
-                );
+                let log = log.lock().unwrap();
+                unreachable!("the server did not start: {ended:?}\n{log}");
             }
             std::thread::sleep(Duration::from_millis(10));
         };
@@ -82,24 +80,30 @@ impl Server {
     }
 
     /// The URL for `--server`.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.authority)
     }
 
     /// Asks it something.
-    pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    pub(crate) fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Answer {
         http::ask(&self.authority, method, path, headers, body).expect("the server answers")
     }
 
     /// Asks for a JSON answer that is a success.
-    pub fn get(&self, path: &str) -> Value {
+    pub(crate) fn get(&self, path: &str) -> Value {
         let answer = self.ask("GET", path, &[], b"");
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         answer.json()
     }
 
     /// Asks it to do something that succeeds.
-    pub fn post(&self, path: &str, body: &str) -> Value {
+    pub(crate) fn post(&self, path: &str, body: &str) -> Value {
         let answer = self.ask(
             "POST",
             path,
@@ -116,13 +120,13 @@ impl Server {
     }
 
     /// Sends a plain JSON event and returns its receipt.
-    pub fn send(&self, kind: &str, id: &str, key: &str) -> Value {
+    pub(crate) fn send(&self, kind: &str, id: &str, key: &str) -> Value {
         let path = format!("/v1/events?type={kind}&id={id}&key={key}");
         self.post(&path, &format!(r#"{{"id":"{id}"}}"#))["receipts"][0].clone()
     }
 
     /// Waits until `look` finds something in the status of a destination.
-    pub fn wait_for_destination(
+    pub(crate) fn wait_for_destination(
         &self,
         name: &str,
         what: &str,
@@ -138,12 +142,12 @@ impl Server {
     }
 
     /// Id of the process.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Sends SIGTERM and waits for the end, at most 10 s as promised (and a little for a slow machine).
-    pub fn terminate(mut self) -> ExitStatus {
+    pub(crate) fn terminate(mut self) -> ExitStatus {
         signal(self.child.id(), "TERM");
         let until = Instant::now() + Duration::from_secs(12);
         loop {
@@ -160,7 +164,7 @@ impl Server {
     }
 
     /// Ends it as a crash does.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -175,7 +179,7 @@ impl Drop for Server {
 }
 
 /// Sends a signal to a process that the test started.
-pub fn signal(pid: u32, name: &str) {
+pub(crate) fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill")
         .args([format!("-{name}"), pid.to_string()])
         .status()
@@ -184,7 +188,7 @@ pub fn signal(pid: u32, name: &str) {
 }
 
 /// The binary, to be run in `dir` without the surroundings of the test.
-pub fn wayhold(dir: &Path) -> Command {
+pub(crate) fn wayhold(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wayhold"));
     command.current_dir(dir).stdin(Stdio::null());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("WAYHOLD__")) {
@@ -194,16 +198,16 @@ pub fn wayhold(dir: &Path) -> Command {
 }
 
 /// Runs a command of the binary to its end.
-pub fn run(dir: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn run(dir: &Path, arguments: &[&str]) -> Output {
     wayhold(dir).args(arguments).output().unwrap()
 }
 
 /// Standard output, as text.
-pub fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Standard error, as text.
-pub fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
