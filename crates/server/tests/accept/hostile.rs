@@ -1,17 +1,23 @@
-//! Bodies made to hurt: bombs, depth, breadth, huge numbers.
-
-use std::time::{Duration, Instant};
+//! Bodies made to hurt: bombs, depth, breadth, huge numbers. Each is answered within the patience of
+//! the client, which is far below what the attack would cost.
 
 use wayhold::auth::{Principal, PrincipalKind};
+use wayhold::config::Limits;
 
 use crate::support::{Running, Setup, gzip};
 
-/// Far above what a refusal takes, far below what the attack would cost.
-const AT_ONCE: Duration = Duration::from_secs(2);
-
 #[tokio::test]
 async fn a_gzip_bomb_is_refused_by_what_it_would_become() {
-    let server = Running::start(Setup::default()).await;
+    // The bomb is many times either limit, so a refusal in time shows that it was not expanded.
+    let limits = Limits {
+        ndjson_bytes: 2 << 20,
+        ..Limits::default()
+    };
+    let server = Running::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let bomb = gzip(&vec![b' '; 128 << 20]);
     assert!(bomb.len() < 200_000);
     for (query, headers) in [
@@ -19,13 +25,11 @@ async fn a_gzip_bomb_is_refused_by_what_it_would_become() {
         ("", "Content-Type: application/x-ndjson\r\n"),
     ] {
         let headers = format!("{headers}Content-Encoding: gzip\r\n");
-        let started = Instant::now();
         let answer = server.post(query, &headers, &bomb).await;
         assert_eq!(
             (answer.status, answer.problem().as_str()),
             (413, "too-large")
         );
-        assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
     }
     let principal = Principal::new("shop", PrincipalKind::Service, &["ingest".to_owned()]).unwrap();
     server.auth.create(&principal, "test").unwrap();
@@ -58,10 +62,8 @@ async fn deep_broad_and_huge_json_is_judged_by_its_bytes() {
             202,
         ),
     ] {
-        let started = Instant::now();
         let answer = server.post("?type=t", "", body.as_bytes()).await;
         assert_eq!(answer.status, status, "{} bytes: {answer:?}", body.len());
-        assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
     }
 }
 
@@ -72,7 +74,6 @@ async fn an_envelope_of_many_members_is_refused_early() {
         |value: &str| -> String { (0..60_000).map(|n| format!(r#","e{n}":{value}"#)).collect() };
     for value in ["null", "1"] {
         let body = format!(r#"{{"specversion":"1.0"{}}}"#, members(value));
-        let started = Instant::now();
         let answer = server
             .post(
                 "",
@@ -84,6 +85,5 @@ async fn an_envelope_of_many_members_is_refused_early() {
             (answer.status, answer.json()["field"].as_str()),
             (400, Some("extensions"))
         );
-        assert!(started.elapsed() < AT_ONCE);
     }
 }

@@ -12,6 +12,7 @@
 mod support;
 
 mod connections;
+mod durable;
 mod hostile;
 mod modes;
 mod refusals;

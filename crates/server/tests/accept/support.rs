@@ -134,6 +134,20 @@ impl Memory {
     }
 }
 
+/// Sends one request to `address` on a connection of its own.
+pub(crate) async fn send(address: &str, head: &str, body: &[u8]) -> Answer {
+    let mut connection = connect(address).await;
+    connection.send(&request(head, body)).await;
+    connection.answer().await.expect("an answer")
+}
+
+pub(crate) async fn connect(address: &str) -> Connection {
+    Connection {
+        stream: TcpStream::connect(address).await.unwrap(),
+        received: Vec::new(),
+    }
+}
+
 /// A running front; its events are kept in memory.
 pub(crate) struct Running {
     pub(crate) memory: Arc<Memory>,
@@ -200,9 +214,7 @@ impl Running {
 
     /// Sends one request on a connection of its own.
     pub(crate) async fn send(&self, head: &str, body: &[u8]) -> Answer {
-        let mut connection = self.connect().await;
-        connection.send(&request(head, body)).await;
-        connection.answer().await.expect("an answer")
+        send(&self.address, head, body).await
     }
 
     /// `POST /v1/events` with these headers (each line ending with CRLF) and body.
@@ -215,11 +227,7 @@ impl Running {
     }
 
     pub(crate) async fn connect(&self) -> Connection {
-        let stream = TcpStream::connect(&self.address).await.unwrap();
-        Connection {
-            stream,
-            received: Vec::new(),
-        }
+        connect(&self.address).await
     }
 }
 
