@@ -3,11 +3,10 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::Semaphore;
 use wayhold_model::{Clock, DestinationId, Generation, Position, ShardId, hash};
@@ -19,15 +18,12 @@ use crate::error::{OpenError, ReadError};
 use crate::figures::{Figures, Found, Health, Recovery};
 use crate::lane::Lane;
 use crate::options::Options;
-use crate::progress::{DeadLetters, LetterError, Progress, ProgressOptions};
-use crate::shard::core::{Bells, Commits, Condition, Gate, Held, Shard};
-use crate::shard::preparer::{self, Recipe};
-use crate::shard::recovery::{self, Opening};
-use crate::shard::tail::Tail;
-use crate::shard::writer::{Order, Writer};
-use crate::shard::{keeper, readers::Readers};
+use crate::progress::{DeadLetters, LetterError};
+use crate::shard::core::{Held, Shard};
+use crate::shard::index_file::IndexError;
+use crate::shard::open::{Running, Surroundings, Threads};
+use crate::shard::writer::Order;
 use crate::space::Space;
-use crate::window::Window;
 
 /// The embedded durable store; a cheap handle. `stop` ends it cleanly; without it the next start
 /// recovers.
@@ -47,12 +43,6 @@ pub(crate) struct Inner {
     threads: Mutex<Threads>,
     /// Held while the store is open.
     lock: Mutex<Option<File>>,
-}
-
-struct Threads {
-    writer: Option<JoinHandle<()>>,
-    helpers: Vec<JoinHandle<()>>,
-    stop: Arc<AtomicBool>,
 }
 
 impl Store {
@@ -80,13 +70,22 @@ impl Store {
             options.min_free_bytes(),
         ));
         let room = Arc::new(Semaphore::new(options.queue_bytes));
-        let settings = Settings {
+        let running = Surroundings {
+            generation: Generation(1),
+            id: ShardId(0),
+            dir: shard_dir,
             options,
             disk,
             clock,
             space,
+            catalog: Arc::clone(&catalog),
         };
-        let (shard, orders, threads, mut recovery) = open_shard(shard_dir, &catalog, settings)?;
+        let Running {
+            shard,
+            orders,
+            threads,
+            mut recovery,
+        } = running.open()?;
         recovery.took = started.elapsed();
         let dead_letters = DeadLetters::new(shard.progress.clone(), catalog);
         let inner = Inner {
@@ -163,7 +162,7 @@ impl Store {
         let Some((segment, held)) = shard.segment_of(sequence) else {
             return Ok(None);
         };
-        let unreadable = |error: crate::shard::index_file::IndexError| ReadError::Failed {
+        let unreadable = |error: IndexError| ReadError::Failed {
             file: segment.index_path.display().to_string(),
             reason: error.to_string(),
         };
@@ -273,17 +272,9 @@ impl Store {
         }
         // The writer may be gone already, after a panic.
         drop(self.inner.orders.send(Order::Stop));
-        let mut threads = self
-            .inner
-            .threads
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        join(threads.writer.take());
-        threads.stop.store(true, Ordering::Release);
-        self.inner.shard.keeper.wake();
-        for helper in std::mem::take(&mut threads.helpers) {
-            join(Some(helper));
-        }
+        let threads = &self.inner.threads;
+        let mut threads = threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.join(&self.inner.shard);
         self.inner.shard.progress.stop();
         self.inner.shard.catalog.stop();
         self.inner
@@ -298,138 +289,12 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Threads end with the store also when nobody stopped it; what they hold is durable already.
         drop(self.orders.send(Order::Stop));
-        let threads = self
-            .threads
+        let threads = &mut self.threads;
+        threads
             .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        threads.stop.store(true, Ordering::Release);
+            .unwrap_or_else(PoisonError::into_inner)
+            .let_go();
     }
-}
-
-struct Settings {
-    options: Options,
-    disk: Arc<dyn Disk>,
-    clock: Arc<dyn Clock>,
-    space: Arc<Space>,
-}
-
-fn open_shard(
-    dir: PathBuf,
-    catalog: &Arc<Catalog>,
-    settings: Settings,
-) -> Result<(Arc<Shard>, Sender<Order>, Threads, Recovery), OpenError> {
-    let Settings {
-        options,
-        disk,
-        clock,
-        space,
-    } = settings;
-    let (generation, id) = (Generation(1), ShardId(0));
-    let hash_seed = catalog.hash_seed();
-    let on_no_space = Arc::clone(&space);
-    let (progress, opened) = Progress::open(ProgressOptions {
-        directory: dir.clone(),
-        generation,
-        shard: id,
-        hash_seed,
-        disk: Arc::clone(&disk),
-        vfs: options.vfs.clone(),
-        on_no_space: Arc::new(move || on_no_space.exhausted()),
-    })
-    .map_err(|error| OpenError::Unusable {
-        path: error.path,
-        reason: error.reason,
-    })?;
-    let recipe = Recipe {
-        disk: Arc::clone(&disk),
-        dir: dir.clone(),
-        generation: generation.0,
-        shard: id.0,
-        hash_seed,
-        page_size: options.page_size,
-        vfs: options.vfs.clone(),
-    };
-    let condition = Condition::default();
-    let opening = Opening {
-        recipe: &recipe,
-        progress: &progress,
-        condition: &condition,
-        now: clock.now(),
-    };
-    let recovered = opening.run()?;
-    let shard = Arc::new(Shard {
-        generation,
-        id,
-        window: Arc::new(Window::new(options.window_ids)),
-        tail: Tail::new(options.tail_bytes, recovered.start.next),
-        newest: AtomicU64::new(recovered.start.next - 1),
-        segments: RwLock::new(recovered.segments),
-        remembered: RwLock::new(recovered.remembered),
-        unclean: recovered.unclean,
-        dir,
-        options,
-        disk,
-        clock,
-        hash_seed,
-        readers: Readers::default(),
-        space,
-        progress,
-        catalog: Arc::clone(catalog),
-        bells: Bells::default(),
-        condition,
-        commits: Commits::default(),
-        keeper: Gate::default(),
-        mark_dirty: AtomicBool::new(false),
-    });
-    recovery::restore_window(&shard);
-    shard.restore_base(&opened.saved);
-    let mut lost = Vec::new();
-    if opened.is_fresh && !shard.segments().is_empty() {
-        lost.push(
-            "no progress was found beside segments; their deliveries may be repeated".to_owned(),
-        );
-    }
-    let recovery = Recovery {
-        unclean: recovered.unclean,
-        unproven: recovered.unproven,
-        segments: shard.segments().len() as u64,
-        findings: [shard.condition.findings(), opened.findings, lost].concat(),
-        took: Duration::ZERO,
-    };
-    let (orders, receiver) = mpsc::channel();
-    let stop = Arc::new(AtomicBool::new(false));
-    let io = |error: std::io::Error| OpenError::Unusable {
-        path: shard.dir.clone(),
-        reason: error.to_string(),
-    };
-    let (prepared, preparing) =
-        preparer::start(recipe, recovered.next_number, Arc::clone(&stop)).map_err(io)?;
-    let mark = shard.disk.overwrite(&shard.dir.join("mark")).map_err(io)?;
-    let writer = Writer::new(Arc::clone(&shard), receiver, prepared, recovered.start);
-    let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
-        std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(run)
-            .map_err(io)
-    };
-    let writer = spawn("wayhold-writer", Box::new(move || writer.run()))?;
-    let (kept, kept_stop) = (Arc::clone(&shard), Arc::clone(&stop));
-    let keeping = spawn(
-        "wayhold-keeper",
-        Box::new(move || keeper::run(&kept, mark.as_ref(), &kept_stop)),
-    )?;
-    let (checked, checked_stop) = (Arc::clone(&shard), Arc::clone(&stop));
-    let checkpointing = spawn(
-        "wayhold-checkpoint",
-        Box::new(move || keeper::run_checkpoints(&checked, &checked_stop)),
-    )?;
-    let helpers = vec![preparing, keeping, checkpointing];
-    let threads = Threads {
-        writer: Some(writer),
-        helpers,
-        stop,
-    };
-    Ok((shard, orders, threads, recovery))
 }
 
 /// Makes the data directory and takes its lock, which is held by a descriptor on a file that is not a
@@ -499,10 +364,4 @@ fn catalog_error(dir: &Path, error: &CatalogError) -> OpenError {
 
 fn file_bytes(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |metadata| metadata.len())
-}
-
-fn join(thread: Option<JoinHandle<()>>) {
-    if thread.is_some_and(|thread| thread.join().is_err()) {
-        tracing::error!("a thread of the store panicked");
-    }
 }

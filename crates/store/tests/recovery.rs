@@ -1,6 +1,11 @@
 //! What a start makes of what the last run, the system or a person left in the data directory.
 
-#![expect(dead_code, reason = "each suite uses its part of the support")]
+#![expect(unreachable_pub, reason = "the support is shared by suites")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
 
 mod support;
 

@@ -1,6 +1,7 @@
 //! The store's promises, through its face, at tiny limits and at production's.
 
-#![expect(dead_code, reason = "each suite uses its part of the support")]
+#![expect(unreachable_pub, reason = "the support is shared by suites")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 

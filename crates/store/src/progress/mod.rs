@@ -22,7 +22,7 @@ mod handle;
 
 pub use dead_letters::{DeadLetters, LetterError};
 pub use handle::NotDurable;
-pub(crate) use handle::{Progress, ProgressOptions};
+pub(crate) use handle::{Opened, Progress, ProgressOptions};
 pub(crate) use memory::Dropped;
 
 #[cfg(test)]

@@ -454,9 +454,9 @@ fn partition(count: usize, before: impl Fn(usize) -> bool) -> usize {
     while low < high {
         let middle = low.midpoint(high);
         if before(middle) {
-            low = middle + 1
+            low = middle + 1;
         } else {
-            high = middle
+            high = middle;
         }
     }
     low

@@ -9,6 +9,7 @@ pub(crate) mod segment;
 pub(crate) mod index_file;
 pub(crate) mod recent;
 
+pub(crate) mod open;
 pub(crate) mod recovery;
 
 mod account;

@@ -61,15 +61,7 @@ impl Opening<'_> {
     pub(crate) fn run(self) -> Result<Recovered, OpenError> {
         let (mark_file, mark) = MarkFile::open(self.disk(), &self.dir().join("mark"))
             .map_err(|error| unusable(&self.dir().join("mark"), &error))?;
-        if mark.is_none()
-            && self
-                .disk()
-                .exists(&self.dir().join("mark"))
-                .unwrap_or(false)
-        {
-            // Normal in a new directory; elsewhere it only means that more is copied.
-            tracing::debug!("the mark proves nothing");
-        }
+        // A mark without a whole slot proves nothing: everything that is not sealed is copied.
         let mark = mark.unwrap_or_default();
         self.finish_drops()?;
         let files = self.sort_files()?;
@@ -77,22 +69,15 @@ impl Opening<'_> {
         let mut left = self.unindexed(&files, &mark)?;
 
         let highest = files.highest.max(mark.newest());
-        let mut next_number = highest + 1;
-        let active = loop {
-            match self.recipe.make(next_number) {
-                Ok(prepared) => break prepared,
-                Err(error) => {
-                    return Err(unusable(&database_path(self.dir(), next_number), &error));
-                }
-            }
-        };
+        let number = highest + 1;
+        let made = self.recipe.make(number);
+        let made = made.map_err(|error| unusable(&database_path(self.dir(), number), &error))?;
         let mut active = Active {
-            file: active.file,
-            segment: Arc::new(active.segment),
+            file: made.file,
+            segment: Arc::new(made.segment),
             rows: 0,
             since: None,
         };
-        next_number += 1;
         let unproven: Vec<Row> = std::mem::take(&mut left.unproven).into_values().collect();
         self.copy(&unproven, &mut active)?;
         self.seal(&mut left, &mut segments)?;
@@ -111,7 +96,7 @@ impl Opening<'_> {
             segments,
             remembered,
             start,
-            next_number,
+            next_number: number + 1,
             unproven: unproven.len() as u64,
             unclean: !mark.clean && mark != Mark::default(),
         })

@@ -1,0 +1,225 @@
+//! Opens a shard and starts its threads.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use wayhold_model::{Clock, Generation, ShardId};
+
+use super::core::{Bells, Commits, Condition, Gate, Shard};
+use super::keeper;
+use super::preparer::{self, Recipe};
+use super::readers::Readers;
+use super::recovery::{self, Opening, Recovered};
+use super::tail::Tail;
+use super::writer::{Order, Start, Writer};
+use crate::catalog::Catalog;
+use crate::disk::Disk;
+use crate::error::OpenError;
+use crate::figures::Recovery;
+use crate::options::Options;
+use crate::progress::{Opened, Progress, ProgressOptions};
+use crate::space::Space;
+use crate::window::Window;
+
+/// What a shard is opened with.
+pub(crate) struct Surroundings {
+    pub(crate) generation: Generation,
+    pub(crate) id: ShardId,
+    pub(crate) dir: PathBuf,
+    pub(crate) options: Options,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) catalog: Arc<Catalog>,
+}
+
+/// A shard that runs.
+pub(crate) struct Running {
+    pub(crate) shard: Arc<Shard>,
+    /// Where its writer takes requests from.
+    pub(crate) orders: Sender<Order>,
+    pub(crate) threads: Threads,
+    pub(crate) recovery: Recovery,
+}
+
+/// The threads of a shard.
+pub(crate) struct Threads {
+    writer: Option<JoinHandle<()>>,
+    others: Vec<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Surroundings {
+    /// Opens the shard and starts its threads. Blocking.
+    pub(crate) fn open(self) -> Result<Running, OpenError> {
+        let (progress, opened) = self.open_progress()?;
+        let recipe = self.recipe();
+        let condition = Condition::default();
+        let opening = Opening {
+            recipe: &recipe,
+            progress: &progress,
+            condition: &condition,
+            now: self.clock.now(),
+        };
+        let recovered = opening.run()?;
+        let recovery = Recovery {
+            unclean: recovered.unclean,
+            unproven: recovered.unproven,
+            segments: recovered.segments.len() as u64,
+            findings: Vec::new(),
+            took: Duration::ZERO,
+        };
+        // The newest segment was made just now.
+        if opened.is_fresh && recovered.segments.len() > 1 {
+            condition.degraded(
+                "no progress was found beside segments; their deliveries may be repeated"
+                    .to_owned(),
+            );
+        }
+        let next_number = recovered.next_number;
+        let (shard, start) = self.shard((progress, condition), recovered);
+        recovery::restore_window(&shard);
+        shard.restore_base(&opened.saved);
+        let findings = [shard.condition.findings(), opened.findings].concat();
+        let (orders, threads) =
+            start_threads(&shard, start, (recipe, next_number)).map_err(|error| {
+                OpenError::Unusable {
+                    path: shard.dir.clone(),
+                    reason: error.to_string(),
+                }
+            })?;
+        let recovery = Recovery {
+            findings,
+            ..recovery
+        };
+        Ok(Running {
+            shard,
+            orders,
+            threads,
+            recovery,
+        })
+    }
+
+    fn open_progress(&self) -> Result<(Progress, Opened), OpenError> {
+        let space = Arc::clone(&self.space);
+        Progress::open(ProgressOptions {
+            directory: self.dir.clone(),
+            generation: self.generation,
+            shard: self.id,
+            hash_seed: self.catalog.hash_seed(),
+            disk: Arc::clone(&self.disk),
+            vfs: self.options.vfs.clone(),
+            on_no_space: Arc::new(move || space.exhausted()),
+        })
+        .map_err(|error| OpenError::Unusable {
+            path: error.path,
+            reason: error.reason,
+        })
+    }
+
+    fn recipe(&self) -> Recipe {
+        Recipe {
+            disk: Arc::clone(&self.disk),
+            dir: self.dir.clone(),
+            generation: self.generation.0,
+            shard: self.id.0,
+            hash_seed: self.catalog.hash_seed(),
+            page_size: self.options.page_size,
+            vfs: self.options.vfs.clone(),
+        }
+    }
+
+    fn shard(
+        self,
+        (progress, condition): (Progress, Condition),
+        recovered: Recovered,
+    ) -> (Arc<Shard>, Start) {
+        let start = recovered.start;
+        let shard = Shard {
+            generation: self.generation,
+            id: self.id,
+            window: Arc::new(Window::new(self.options.window_ids)),
+            tail: Tail::new(self.options.tail_bytes, start.next),
+            newest: AtomicU64::new(start.next - 1),
+            segments: RwLock::new(recovered.segments),
+            remembered: RwLock::new(recovered.remembered),
+            unclean: recovered.unclean,
+            hash_seed: self.catalog.hash_seed(),
+            dir: self.dir,
+            options: self.options,
+            disk: self.disk,
+            clock: self.clock,
+            readers: Readers::default(),
+            space: self.space,
+            progress,
+            catalog: self.catalog,
+            bells: Bells::default(),
+            condition,
+            commits: Commits::default(),
+            keeper: Gate::default(),
+            mark_dirty: AtomicBool::new(false),
+        };
+        (Arc::new(shard), start)
+    }
+}
+
+fn start_threads(
+    shard: &Arc<Shard>,
+    start: Start,
+    (recipe, next_number): (Recipe, u64),
+) -> std::io::Result<(Sender<Order>, Threads)> {
+    let (orders, received) = mpsc::channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (prepared, preparing) = preparer::start(recipe, next_number, Arc::clone(&stop))?;
+    let mark = shard.disk.overwrite(&shard.dir.join("mark"))?;
+    let writer = Writer::new(Arc::clone(shard), received, prepared, start);
+    let writer = spawn("wayhold-writer", move || writer.run())?;
+    let (kept, until) = (Arc::clone(shard), Arc::clone(&stop));
+    let keeping = spawn("wayhold-keeper", move || {
+        keeper::run(&kept, mark.as_ref(), &until);
+    })?;
+    let (closed, until) = (Arc::clone(shard), Arc::clone(&stop));
+    let checkpointing = spawn("wayhold-checkpoint", move || {
+        keeper::run_checkpoints(&closed, &until);
+    })?;
+    let others = vec![preparing, keeping, checkpointing];
+    Ok((
+        orders,
+        Threads {
+            writer: Some(writer),
+            others,
+            stop,
+        },
+    ))
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(run)
+}
+
+impl Threads {
+    /// Waits for the writer, which was told to stop, then ends the others.
+    pub(crate) fn join(&mut self, shard: &Shard) {
+        join(self.writer.take());
+        self.let_go();
+        shard.keeper.wake();
+        for other in std::mem::take(&mut self.others) {
+            join(Some(other));
+        }
+    }
+
+    /// Tells the threads beside the writer to end, without waiting.
+    pub(crate) fn let_go(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+}
+
+fn join(thread: Option<JoinHandle<()>>) {
+    if thread.is_some_and(|thread| thread.join().is_err()) {
+        tracing::error!("a thread of the store panicked");
+    }
+}
