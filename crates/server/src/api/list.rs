@@ -2,9 +2,6 @@
 
 use serde::Serialize;
 
-/// Most items of one page, and how many there are where nobody asks for fewer.
-pub const ITEMS_MAX: usize = 500;
-
 /// A page of a list.
 #[derive(Debug, Serialize)]
 pub struct List<T> {

@@ -7,8 +7,8 @@ use super::client::{Client, ServerArguments, path, with_query};
 use super::exit::Failure;
 use super::output::{Output, cell, items};
 
-/// Letters asked for at once when all are listed.
-const PAGE: &str = "500";
+/// Letters asked for at once: as many as the server gives on one page.
+const PAGE: &str = "100";
 
 /// List, show, redrive and discard deliveries that were given up.
 #[derive(Debug, clap::Args)]
