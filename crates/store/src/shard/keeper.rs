@@ -90,17 +90,27 @@ fn clean(shard: &Shard) {
             drop_segment(shard, &segment);
         }
     }
-    if let Some((first, _)) = shard.segments().iter().find_map(|segment| segment.span()) {
-        for lane in shard
-            .catalog
-            .destinations()
-            .iter()
-            .map(|destination| destination.lane)
-        {
+    raise_floors(shard);
+    forget(shard);
+}
+
+/// Everything before the first segment that is held is resolved.
+fn raise_floors(shard: &Shard) {
+    let held = shard.segments();
+    let Some((first, _)) = held.iter().find_map(|segment| segment.span()) else {
+        return;
+    };
+    for lane in shard
+        .catalog
+        .destinations()
+        .iter()
+        .map(|destination| destination.lane)
+    {
+        // Asked first: a change, even an empty one, costs a write of progress.
+        if shard.progress.view(lane, |view| view.floor().0) < first {
             shard.progress.raise_floor(lane, Sequence(first));
         }
     }
-    forget(shard);
 }
 
 /// Whether every delivery of a segment is resolved. Remembers per lane the first that is not, so that a
