@@ -49,7 +49,7 @@ impl Outbox {
     pub fn insert_all(&self, events: &[NewEvent]) -> rusqlite::Result<Vec<(usize, i64)>> {
         let insert = |new: &NewEvent| {
             let event = &new.event;
-            self.insert(hash::id_hash(event, 0) as u64, event)
+            self.insert(hash::checksum(event.id().as_bytes(), 0), event)
         };
         events.iter().map(insert).collect()
     }
