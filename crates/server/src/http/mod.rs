@@ -10,7 +10,7 @@ mod watchdog;
 mod front;
 
 mod body;
-pub(crate) mod pages;
+mod pages;
 pub mod problem;
 
 pub use front::{Answer, Events, Front};

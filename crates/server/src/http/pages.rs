@@ -5,6 +5,7 @@ use axum::Router;
 use axum::extract::Path;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
+use http::{Method, Uri};
 
 use super::problem::{Problem, ProblemType};
 
@@ -18,13 +19,22 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
 /// Answers what `router` does not serve with problems.
 pub fn unserved<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     router
-        .fallback(async || Problem::new(ProblemType::NotFound, "nothing is served at this path"))
-        .method_not_allowed_fallback(async || {
-            Problem::new(
-                ProblemType::MethodNotAllowed,
-                "this path takes other methods",
-            )
-        })
+        .fallback(unknown)
+        .method_not_allowed_fallback(not_allowed)
+}
+
+async fn unknown(uri: Uri) -> Problem {
+    Problem::new(
+        ProblemType::NotFound,
+        format!("nothing is served at {}", uri.path()),
+    )
+}
+
+async fn not_allowed(method: Method, uri: Uri) -> Problem {
+    Problem::new(
+        ProblemType::MethodNotAllowed,
+        format!("{method} is not for {}", uri.path()),
+    )
 }
 
 /// What to do about a problem of this type.

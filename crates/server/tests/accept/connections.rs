@@ -151,24 +151,3 @@ async fn a_unix_socket_serves_too_and_an_abandoned_one_is_replaced() {
     server.server.stop(Duration::from_secs(5)).await;
     assert!(!path.exists());
 }
-
-#[tokio::test]
-async fn what_was_sent_whole_is_kept_though_the_client_leaves() {
-    let server = Running::start(Setup::default()).await;
-    for wait in 0..50 {
-        let mut connection = server.connect().await;
-        connection
-            .send(&request("POST /v1/events?type=t HTTP/1.1\r\n", b"1"))
-            .await;
-        tokio::time::sleep(Duration::from_micros(wait * 20)).await;
-    }
-    let metrics = &server.metrics;
-    for _ in 0..200 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        if metrics.events_accepted.get() == 50 {
-            break;
-        }
-    }
-    assert!(server.accepted() <= 50);
-    assert_eq!(server.post("?type=t", "", b"1").await.status, 202);
-}
