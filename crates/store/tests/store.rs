@@ -6,6 +6,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use support::{
@@ -243,6 +244,16 @@ async fn resolved_segments_are_unlinked_and_the_account_still_holds() {
         "the other lane still needs them"
     );
 
+    // Also while segments are being dropped no event is counted twice.
+    let (watched, watching) = (store.clone(), Arc::new(AtomicBool::new(true)));
+    let watch = {
+        let (watching, destination) = (Arc::clone(&watching), to[1]);
+        std::thread::spawn(move || {
+            while watching.load(Ordering::Relaxed) {
+                assert_eq!(watched.totals(destination).accepted, 60);
+            }
+        })
+    };
     let mut other = store.lane(to[1]).unwrap();
     let other_handle = other.handle();
     for (n, delivery) in drain(&mut other, 100).iter().enumerate() {
@@ -255,6 +266,8 @@ async fn resolved_segments_are_unlinked_and_the_account_still_holds() {
     eventually("only the active and the prepared segment are left", || {
         files(dir.path(), ".db").len() <= 3
     });
+    watching.store(false, Ordering::Relaxed);
+    watch.join().unwrap();
     let totals = store.totals(to[1]);
     assert_eq!((totals.accepted, totals.pending), (60, 0));
     assert_eq!((totals.delivered, totals.dead, totals.expired), (58, 1, 1));

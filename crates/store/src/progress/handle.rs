@@ -204,8 +204,16 @@ impl Progress {
     }
 
     /// Counts of a lane.
+    #[cfg(test)]
     pub(crate) fn totals(&self, lane: LaneId) -> Totals {
         self.view(lane, |view| view.totals())
+    }
+
+    /// Counts of a lane and, at the same moment, the segments that are counted in them already although
+    /// their files may still be there.
+    pub(crate) fn totals_and_dropped(&self, lane: LaneId) -> (Totals, Vec<Dropped>) {
+        let state = self.shared.lock();
+        (state.memory.view(lane).totals(), state.memory.dropped())
     }
 
     /// The highest sequence that progress names.

@@ -11,16 +11,16 @@ use super::index_file::Identified;
 use crate::delivery::LaneTotals;
 use crate::error::ReadError;
 use crate::figures::Figures;
+use crate::progress::Totals;
 use crate::window::widen;
 
 impl Shard {
     /// Counts of one lane from three sources that know nothing of each other: index files count what
     /// was accepted, bitmaps what is pending, settlements how it ended.
     pub(crate) fn totals(&self, lane: LaneId, destination: DestinationId) -> LaneTotals {
-        let held = self.held(destination);
-        let settled = self.progress.totals(lane);
+        let (settled, accepted) = self.accepted(lane, destination);
         LaneTotals {
-            accepted: settled.accepted_base + held,
+            accepted,
             pending: self.pending(lane, destination),
             delivered: settled.delivered,
             dead: settled.dead,
@@ -53,12 +53,18 @@ impl Shard {
         })
     }
 
-    /// Obligations to a destination in segments that are held.
-    fn held(&self, destination: DestinationId) -> u64 {
-        self.segments()
+    /// Counts of settlements, and the obligations of a lane: those of segments that were dropped and
+    /// those of segments that are held. A segment is recorded as dropped, which takes a sync, before it
+    /// leaves the list; holding the list meanwhile counts it once.
+    fn accepted(&self, lane: LaneId, destination: DestinationId) -> (Totals, u64) {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let (settled, dropped) = self.progress.totals_and_dropped(lane);
+        let is_dropped = |number| dropped.iter().any(|dropped| dropped.segment == number);
+        let held = segments
             .iter()
-            .map(|segment| segment.count(destination))
-            .sum()
+            .filter(|segment| !is_dropped(segment.number()))
+            .map(|segment| segment.count(destination));
+        (settled, settled.accepted_base + held.sum::<u64>())
     }
 
     /// After progress was lost and dead letters were saved from the damaged file: those whose event lies
