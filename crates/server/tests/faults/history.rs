@@ -1,0 +1,392 @@
+//! What the clients were told and what the destinations received, kept outside of the system, and the
+//! judgement over both. The rules: what was acknowledged arrives; nothing arrives that was refused or
+//! never sent; bodies are identical; first appearances of a key come in the order of acceptance; repeats
+//! stay within the bound; and what the server counts is what the history counts.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Mutex;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::client::{Answer, Client};
+use super::receiver::Receiver;
+use super::server::Server;
+
+/// Ordering keys in use.
+const KEYS: u64 = 24;
+
+/// One event in this many has no key.
+const KEYLESS: u64 = 8;
+
+/// An event by its number, from which everything else follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event(pub(crate) u64);
+
+impl Event {
+    pub(crate) fn key(self) -> Option<u64> {
+        let mixed = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        (!mixed.is_multiple_of(KEYLESS)).then_some(mixed / KEYLESS % KEYS)
+    }
+
+    /// JSON, up to 2 KiB, that differs from every other event's.
+    pub(crate) fn body(self) -> Vec<u8> {
+        let number = self.0;
+        let length = usize::try_from(number.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 53).unwrap();
+        let pad = char::from(b'a' + u8::try_from(number % 26).unwrap());
+        let pad = pad.to_string().repeat(length);
+        format!("{{ \"number\": {number}, \"pad\":\"{pad}\"}}").into_bytes()
+    }
+}
+
+/// What a client knows of an event it sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Acknowledged, with its place in the order of acceptance.
+    Stored(u64),
+    /// Definitely not stored.
+    Refused,
+    /// No answer, or one that leaves it open.
+    Unknown,
+}
+
+/// One arrival at a destination.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) number: u64,
+    pub(crate) intact: bool,
+    /// The destination said yes to it, so there is no reason to send it again.
+    pub(crate) confirmed: bool,
+    /// Bytes of the watched file when it arrived.
+    pub(crate) watched: u64,
+}
+
+/// Everything that clients were told.
+#[derive(Default)]
+pub(crate) struct History {
+    told: Mutex<BTreeMap<u64, Told>>,
+    contradictions: Mutex<Vec<String>>,
+}
+
+impl History {
+    /// Written before the request is sent.
+    pub(crate) fn intend(&self, event: Event) {
+        let mut told = self.told.lock().unwrap();
+        // Sent again, an event that was acknowledged stays so.
+        let now = told.entry(event.0).or_insert(Told::Unknown);
+        if *now == Told::Refused {
+            *now = Told::Unknown;
+        }
+    }
+
+    /// Written after the answer; says what was learned.
+    pub(crate) fn answered(&self, events: &[Event], answer: &Answer) -> Told {
+        let receipts = answer.json();
+        let mut last = Told::Unknown;
+        for (index, event) in events.iter().enumerate() {
+            last = match answer.status {
+                202 => Told::Stored(sequence(&receipts["receipts"][index]["position"])),
+                // A write that failed may be found whole after a power cut: sending again decides.
+                503 if answer.problem() == "unavailable" => Told::Unknown,
+                429 | 503 => Told::Refused,
+                _ => panic!("unexpected answer {answer:?}"),
+            };
+            if answer.status != 202 && answer.header("retry-after").is_none() {
+                self.contradict(format!("{event:?}: {} without Retry-After", answer.status));
+            }
+            self.learn(*event, last);
+        }
+        last
+    }
+
+    fn learn(&self, event: Event, now: Told) {
+        let mut told = self.told.lock().unwrap();
+        let before = told[&event.0];
+        match (before, now) {
+            (Told::Stored(first), Told::Stored(second)) if first != second => {
+                self.contradict(format!("{event:?} has two receipts, {first} and {second}"));
+            }
+            // A refused repetition says nothing of the event that is stored already.
+            (Told::Stored(_), _) => {}
+            _ => {
+                told.insert(event.0, now);
+            }
+        }
+    }
+
+    pub(crate) fn contradict(&self, what: String) {
+        self.contradictions.lock().unwrap().push(what);
+    }
+
+    pub(crate) fn told(&self, event: Event) -> Told {
+        self.told.lock().unwrap()[&event.0]
+    }
+
+    /// How many events were acknowledged.
+    pub(crate) fn stored(&self) -> usize {
+        let told = self.told.lock().unwrap();
+        let stored = |told: &&Told| matches!(told, Told::Stored(_));
+        told.values().filter(stored).count()
+    }
+
+    /// How many have no final answer.
+    pub(crate) fn unknown(&self) -> usize {
+        let told = self.told.lock().unwrap();
+        told.values().filter(|told| **told == Told::Unknown).count()
+    }
+
+    /// Asks the server of each event that was left open: it is stored or it is not, and that must agree
+    /// with what arrived.
+    pub(crate) fn resolve(&self, server: &Server) {
+        let mut client = Client::new(server.address);
+        for (number, told) in &mut *self.told.lock().unwrap() {
+            if *told == Told::Unknown {
+                let target = format!("/v1/events?source=/faults&id={number}");
+                let answer = client.get(&target).expect("a look-up");
+                *told = match answer.status {
+                    200 => Told::Stored(sequence(&answer.json()["position"])),
+                    404 => Told::Refused,
+                    _ => panic!("unexpected answer {answer:?}"),
+                };
+            }
+        }
+    }
+}
+
+/// The sequence in a position as answered.
+fn sequence(position: &Value) -> u64 {
+    let text = position.as_str().unwrap_or_default();
+    let last = text.rsplit(".s0.").next();
+    last.and_then(|sequence| sequence.parse().ok())
+        .unwrap_or_else(|| panic!("expected a position: {position}"))
+}
+
+/// What was found wrong at one destination, and how often it was sent what it had confirmed.
+#[derive(Debug, Default)]
+pub(crate) struct Judgement {
+    pub(crate) lost: Vec<u64>,
+    pub(crate) wrong: Vec<String>,
+    pub(crate) repeats: u64,
+}
+
+/// Holds the arrivals at one destination against what clients were told.
+pub(crate) fn judge(told: &BTreeMap<u64, Told>, arrivals: &[Arrival]) -> Judgement {
+    let mut judgement = Judgement::default();
+    let mut confirmed: HashMap<u64, bool> = HashMap::new();
+    let mut furthest: HashMap<u64, u64> = HashMap::new();
+    for arrival in arrivals {
+        let number = arrival.number;
+        let mut wrong = |what: &str| judgement.wrong.push(format!("event {number} {what}"));
+        if !arrival.intact {
+            wrong("arrived with another body");
+        }
+        let sequence = match told.get(&number) {
+            Some(Told::Stored(sequence)) => *sequence,
+            Some(_) => {
+                wrong("arrived and is not stored");
+                continue;
+            }
+            None => {
+                wrong("arrived and was never sent");
+                continue;
+            }
+        };
+        if let Some(before) = confirmed.get_mut(&number) {
+            judgement.repeats += u64::from(*before);
+            *before |= arrival.confirmed;
+            continue;
+        }
+        confirmed.insert(number, arrival.confirmed);
+        if let Some(key) = Event(number).key() {
+            let furthest = furthest.entry(key).or_default();
+            if sequence < *furthest {
+                wrong(&format!("({sequence}) arrived after {furthest} of its key"));
+            }
+            *furthest = sequence.max(*furthest);
+        }
+    }
+    let arrived = |number: &u64| confirmed.get(number) == Some(&true);
+    judgement.lost = told
+        .iter()
+        .filter(|(number, told)| matches!(told, Told::Stored(_)) && !arrived(number))
+        .map(|(number, _)| *number)
+        .collect();
+    judgement
+}
+
+/// What a run must have reached, and may at most have cost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Fewer acknowledged events make a run worthless.
+    pub(crate) stored_min: usize,
+    /// Unclean stops, each of which may repeat a window.
+    pub(crate) unclean_stops: u64,
+}
+
+/// Most repeats after an unclean stop: what may be sent or settled without the settlement being synced
+/// (docs/operating.md, `repeats_possible`).
+pub(crate) const HOOK_REPEATS_MAX: u64 = 8 * 64;
+pub(crate) const ARCHIVE_REPEATS_MAX: u64 = 16_384;
+
+/// Numbers of a run that was found sound.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Account {
+    pub(crate) stored: usize,
+    pub(crate) hook_repeats: u64,
+    pub(crate) archive_repeats: u64,
+}
+
+/// Judges a run whose faults have stopped, with the server running: drains, settles what was left open,
+/// and fails the test with everything that is wrong.
+pub(crate) fn judge_run(
+    server: &mut Server,
+    history: &History,
+    receiver: &Receiver,
+    bounds: Bounds,
+) -> Account {
+    let status = server.drain();
+    history.resolve(server);
+    let told = history.told.lock().unwrap();
+    let stored = told
+        .values()
+        .filter(|told| matches!(told, Told::Stored(_)))
+        .count();
+    let mut report = String::new();
+    for what in &*history.contradictions.lock().unwrap() {
+        writeln!(report, "{what}").unwrap();
+    }
+    let at_archive = archived(&server.archive());
+    let mut repeats = Vec::new();
+    for (name, arrivals, repeats_max) in [
+        ("hook", &receiver.arrivals(), HOOK_REPEATS_MAX),
+        ("archive", &at_archive, ARCHIVE_REPEATS_MAX),
+    ] {
+        let judgement = judge(&told, arrivals);
+        if !judgement.lost.is_empty() {
+            let (some, count) = (judgement.lost.iter().take(20), judgement.lost.len());
+            let some: Vec<_> = some.collect();
+            writeln!(report, "{name}: lost {count}, among them {some:?}").unwrap();
+        }
+        for what in &judgement.wrong {
+            writeln!(report, "{name}: {what}").unwrap();
+        }
+        if judgement.repeats > repeats_max * bounds.unclean_stops {
+            writeln!(report, "{name}: {} repeats", judgement.repeats).unwrap();
+        }
+        repeats.push(judgement.repeats);
+        let destinations = status["destinations"].as_array().unwrap();
+        let books = destinations.iter().find(|one| one["name"] == name).unwrap();
+        for count in ["accepted", "delivered"] {
+            if books["accounting"][count] != stored {
+                let counted = &books["accounting"][count];
+                writeln!(report, "{name}: {count} {counted}, history {stored}").unwrap();
+            }
+        }
+    }
+    assert!(report.is_empty(), "{report}of {} events", told.len());
+    let floor = bounds.stored_min;
+    assert!(stored >= floor, "only {stored} of {floor} events stored");
+    Account {
+        stored,
+        hook_repeats: repeats[0],
+        archive_repeats: repeats[1],
+    }
+}
+
+/// What the file destination holds, in order; every line must be whole.
+pub(crate) fn archived(path: &Path) -> Vec<Arrival> {
+    #[derive(Deserialize)]
+    struct Line<'a> {
+        id: String,
+        #[serde(borrow)]
+        data: &'a RawValue,
+    }
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .map(|line| {
+            let line: Line<'_> = serde_json::from_str(line).unwrap_or_else(|error| {
+                panic!(
+                    "{} holds a line that is not whole: {error}: {line}",
+                    path.display()
+                )
+            });
+            let number = line.id.parse().unwrap();
+            Arrival {
+                number,
+                intact: line.data.get().as_bytes() == Event(number).body(),
+                confirmed: true,
+                watched: 0,
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrival(number: u64) -> Arrival {
+        Arrival {
+            number,
+            intact: true,
+            confirmed: true,
+            watched: 0,
+        }
+    }
+
+    /// Two events of one key, accepted in this order, and one more of another key.
+    fn three() -> (u64, u64, u64) {
+        let keyed = |number: &u64| Event(*number).key().is_some();
+        let first = (1..).find(keyed).unwrap();
+        let key = Event(first).key();
+        let second = (first + 1..).find(|n| Event(*n).key() == key).unwrap();
+        let other = (1..).find(|n| keyed(n) && Event(*n).key() != key).unwrap();
+        (first, second, other)
+    }
+
+    /// Lost, wrong and repeated, for what was told and what arrived.
+    fn judged(told: &[(u64, Told)], arrivals: &[Arrival]) -> (usize, usize, u64) {
+        let judgement = judge(&told.iter().copied().collect(), arrivals);
+        (
+            judgement.lost.len(),
+            judgement.wrong.len(),
+            judgement.repeats,
+        )
+    }
+
+    #[test]
+    fn a_broken_history_is_recognised_whatever_is_broken() {
+        let (first, second, other) = three();
+        let told = [
+            (first, Told::Stored(10)),
+            (second, Told::Stored(11)),
+            (other, Told::Stored(12)),
+        ];
+        let [a, b, c] = [first, second, other].map(arrival);
+        let unconfirmed = Arrival {
+            confirmed: false,
+            ..a
+        };
+        let altered = Arrival { intact: false, ..a };
+        for (arrivals, expected) in [
+            (vec![a, b, c], (0, 0, 0)),
+            (vec![c, a, b], (0, 0, 0)),
+            (vec![a, b], (1, 0, 0)),
+            (vec![b, a, c], (0, 1, 0)),
+            (vec![a, b, a, c], (0, 0, 1)),
+            (vec![a, a, b, c, c], (0, 0, 2)),
+            // A repetition after no answer is no repeat; without one the event did not arrive.
+            (vec![unconfirmed, a, b, c], (0, 0, 0)),
+            (vec![unconfirmed, b, c], (1, 0, 0)),
+            (vec![altered, b, c], (0, 1, 0)),
+            (vec![a, b, c, arrival(999)], (0, 1, 0)),
+        ] {
+            assert_eq!(judged(&told, &arrivals), expected, "{arrivals:?}");
+        }
+        assert_eq!(judged(&[(first, Told::Refused)], &[a]), (0, 1, 0));
+        assert_eq!(judged(&[(first, Told::Refused)], &[]), (0, 0, 0));
+    }
+}

@@ -1,0 +1,169 @@
+//! Many producers at once, each with one request in flight. After an answer that leaves an event open
+//! some send it again and some go on; what is acknowledged is now and then sent once more, and must get
+//! the same receipt.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::client::{Answer, Client, Silence};
+use super::history::{Event, History, Told};
+use super::seed::Seed;
+
+/// Requests in flight.
+pub(crate) const PRODUCERS: usize = 64;
+
+/// How long a producer leaves a server alone that is away or says no.
+const AWAY: Duration = Duration::from_millis(5);
+
+/// Longest pause between two requests of one producer, in milliseconds.
+const PAUSE_MAX: u64 = 20;
+
+/// Producers at work.
+pub(crate) struct Load {
+    stop: Arc<AtomicBool>,
+    producers: Vec<JoinHandle<()>>,
+}
+
+/// What producers share.
+pub(crate) struct Plan {
+    pub(crate) address: SocketAddr,
+    pub(crate) seed: Seed,
+    pub(crate) history: History,
+    next: AtomicU64,
+    /// Repetitions that were recognised as such.
+    pub(crate) duplicates: AtomicU64,
+}
+
+impl Plan {
+    pub(crate) fn new(address: SocketAddr, seed: u64) -> Arc<Self> {
+        Arc::new(Self {
+            address,
+            seed: Seed::new(seed),
+            history: History::default(),
+            next: AtomicU64::new(1),
+            duplicates: AtomicU64::new(0),
+        })
+    }
+
+    /// The next event that nobody has sent.
+    pub(crate) fn event(&self) -> Event {
+        Event(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Sends these events as one request, and keeps the history.
+    pub(crate) fn send(&self, client: &mut Client, events: &[Event]) -> Result<Answer, Silence> {
+        for event in events {
+            self.history.intend(*event);
+        }
+        let (headers, body) = match events {
+            [event] => single(*event),
+            _ => batch(events),
+        };
+        let answer = client.post("/v1/events", &headers, &body)?;
+        let known: Vec<_> = events.iter().map(|it| self.history.told(*it)).collect();
+        if self.history.answered(events, &answer) != Told::Unknown && answer.status == 202 {
+            self.check_duplicates(&known, &answer);
+        }
+        Ok(answer)
+    }
+
+    fn check_duplicates(&self, known: &[Told], answer: &Answer) {
+        let receipts = answer.json();
+        for (index, known) in known.iter().enumerate() {
+            let receipt = &receipts["receipts"][index];
+            let duplicate = receipt["duplicate"] == true;
+            self.duplicates
+                .fetch_add(u64::from(duplicate), Ordering::Relaxed);
+            if matches!(known, Told::Stored(_)) && !duplicate {
+                self.history
+                    .contradict(format!("stored twice: {receipt}, {known:?} before"));
+            }
+        }
+    }
+}
+
+impl Load {
+    pub(crate) fn start(plan: &Arc<Plan>, producers: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let producers = (0..producers).map(|_| {
+            let (plan, stop) = (Arc::clone(plan), Arc::clone(&stop));
+            std::thread::spawn(move || produce(&plan, &stop))
+        });
+        Self {
+            producers: producers.collect(),
+            stop,
+        }
+    }
+
+    /// Ends the producers once they have their answers.
+    pub(crate) fn stop(mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for producer in self.producers.drain(..) {
+            producer.join().expect("a producer that did not fail");
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn produce(plan: &Plan, stop: &AtomicBool) {
+    let mut client = Client::new(plan.address);
+    while !stop.load(Ordering::Relaxed) {
+        let count = match plan.seed.below(16) {
+            0 => 2 + plan.seed.below(8),
+            _ => 1,
+        };
+        let events: Vec<_> = (0..count).map(|_| plan.event()).collect();
+        while !stop.load(Ordering::Relaxed) {
+            let again = match plan.send(&mut client, &events) {
+                Err(Silence::NotSent) => true,
+                Err(Silence::Unknown) => !plan.seed.one_in(3),
+                Ok(answer) if answer.status == 202 => plan.seed.one_in(16),
+                Ok(_) => !plan.seed.one_in(3),
+            };
+            if !again {
+                break;
+            }
+            std::thread::sleep(AWAY);
+        }
+        std::thread::sleep(Duration::from_millis(plan.seed.below(PAUSE_MAX)));
+    }
+}
+
+fn single(event: Event) -> (String, Vec<u8>) {
+    let mut headers = format!(
+        "Content-Type: application/json\r\nce-specversion: 1.0\r\nce-id: {}\r\n\
+         ce-source: /faults\r\nce-type: fault.test\r\n",
+        event.0
+    );
+    if let Some(key) = event.key() {
+        write!(headers, "ce-partitionkey: k{key}\r\n").unwrap();
+    }
+    (headers, event.body())
+}
+
+fn batch(events: &[Event]) -> (String, Vec<u8>) {
+    let events: Vec<_> = events
+        .iter()
+        .map(|event| {
+            let key = event
+                .key()
+                .map_or_else(String::new, |key| format!(r#""partitionkey":"k{key}","#));
+            format!(
+                r#"{{"specversion":"1.0","id":"{}","source":"/faults","type":"fault.test",{key}"datacontenttype":"application/json","data":{}}}"#,
+                event.0,
+                String::from_utf8(event.body()).unwrap(),
+            )
+        })
+        .collect();
+    let headers = "Content-Type: application/cloudevents-batch+json\r\n".to_owned();
+    (headers, format!("[{}]", events.join(",")).into_bytes())
+}

@@ -1,0 +1,244 @@
+//! The server as a process of its own: started, asked, killed, stopped. Its port stays the same over
+//! restarts, as its clients expect.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::client::Client;
+
+/// How long a start, a drain or a stop may take before the test gives up: far more than they need.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often is looked whether something has happened yet.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A server's folder, configuration and, while it runs, process.
+pub(crate) struct Server {
+    folder: PathBuf,
+    pub(crate) address: SocketAddr,
+    environment: Vec<(String, String)>,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Writes the configuration: data and file destination in `folder`, small segments so that many
+    /// begin and end, a webhook at `receiver`, and what the test adds to `[store]`.
+    pub(crate) fn prepare(folder: &Path, receiver: SocketAddr, store: &str) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let text = format!(
+            r#"
+data = "data"
+listen = ["{address}"]
+
+[store]
+{store}
+
+[destinations.archive]
+kind = "file"
+path = "archive.ndjson"
+
+[destinations.hook]
+kind = "webhook"
+url = "http://{receiver}/hook"
+allow_networks = ["127.0.0.0/8"]
+timeout = "5s"
+
+[destinations.hook.retry]
+base = "20ms"
+cap = "200ms"
+
+[destinations.hook.breaker]
+failures = 50
+open = "100ms"
+open_max = "200ms"
+
+[[routes]]
+to = ["archive", "hook"]
+"#
+        );
+        std::fs::write(folder.join("wayhold.toml"), text).unwrap();
+        Self {
+            folder: folder.to_owned(),
+            address,
+            environment: Vec::new(),
+            child: None,
+        }
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// The file destination.
+    pub(crate) fn archive(&self) -> PathBuf {
+        self.folder.join("archive.ndjson")
+    }
+
+    /// Environment of later starts.
+    pub(crate) fn set_environment(&mut self, environment: Vec<(String, String)>) {
+        self.environment = environment;
+    }
+
+    /// Starts the process without waiting for anything.
+    pub(crate) fn spawn(&mut self) {
+        assert!(self.child.is_none(), "it runs already");
+        // Beside the folder's volume where there is one: a log on a disk that is cut off stops writers.
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_wayhold"))
+            .args(["serve", "--config"])
+            .arg(self.folder.join("wayhold.toml"))
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+    }
+
+    /// Starts the process and waits until it accepts.
+    pub(crate) fn start(&mut self) {
+        self.spawn();
+        self.await_ready();
+    }
+
+    pub(crate) fn await_ready(&mut self) {
+        if let Err(status) = self.ready_or_ended() {
+            self.fail(&format!("ended while it started: {status}"));
+        }
+    }
+
+    /// Waits until it accepts; the exit status where it ended instead.
+    pub(crate) fn ready_or_ended(&mut self) -> Result<(), ExitStatus> {
+        let begun = Instant::now();
+        loop {
+            if self.is_ready() {
+                return Ok(());
+            }
+            if let Some(status) = self.ended() {
+                return Err(status);
+            }
+            self.check_patience(begun, "is not ready");
+        }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        let answer = Client::new(self.address).get("/readyz");
+        answer.is_ok_and(|answer| answer.status == 200)
+    }
+
+    /// The exit status, where the process has ended.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut()?.try_wait().unwrap()?;
+        self.child = None;
+        Some(status)
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) fn await_end(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.ended() {
+                return status;
+            }
+            self.check_patience(begun, "does not end");
+        }
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may have ended by itself, which is as good.
+            drop(child.kill());
+            child.wait().unwrap();
+        }
+    }
+
+    /// SIGTERM; how it ended and how long that took.
+    pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
+        let child = self.child.as_ref().expect("a running server");
+        let process = rustix::process::Pid::from_child(child);
+        let begun = Instant::now();
+        rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+        (self.await_end(), begun.elapsed())
+    }
+
+    /// `GET` of something that must be there.
+    pub(crate) fn get(&self, target: &str) -> Value {
+        let answer = Client::new(self.address).get(target);
+        match answer {
+            Ok(answer) if answer.status == 200 => answer.json(),
+            other => self.fail(&format!("GET {target}: {other:?}")),
+        }
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        self.get("/v1/status")
+    }
+
+    /// Waits until nothing is pending and the books are still and balance; the status then.
+    pub(crate) fn drain(&mut self) -> Value {
+        let begun = Instant::now();
+        loop {
+            let status = self.status();
+            let destinations = status["destinations"].as_array().unwrap();
+            let pending = |one: &Value| one["accounting"]["pending"].as_u64().unwrap();
+            let holds = &status["accounting"]["holds"];
+            assert_ne!(*holds, Value::Bool(false), "the books are wrong: {status}");
+            if destinations.iter().map(pending).sum::<u64>() == 0 && *holds == Value::Bool(true) {
+                return status;
+            }
+            if let Some(ended) = self.ended() {
+                self.fail(&format!("ended while it drained: {ended}"));
+            }
+            if begun.elapsed() > PATIENCE {
+                self.fail(&format!("does not drain: {status:#}"));
+            }
+            std::thread::sleep(LOOK_EVERY * 4);
+        }
+    }
+
+    fn check_patience(&self, begun: Instant, what: &str) {
+        if begun.elapsed() > PATIENCE {
+            self.fail(what);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+
+    /// What the process said, over all its runs.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.with_extension("log")
+    }
+
+    /// Fails the test with the last words of the log.
+    pub(crate) fn fail(&self, what: &str) -> ! {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        let mut last = String::new();
+        for line in &lines[lines.len().saturating_sub(20)..] {
+            writeln!(last, "  {line}").unwrap();
+        }
+        panic!("the server {what}\n{last}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
