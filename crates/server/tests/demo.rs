@@ -1,11 +1,5 @@
 //! The demo, short: it proves what it says, and what it keeps can be gone on with.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test may end where it finds what it did not expect"
-)]
-
 use std::process::Command;
 
 use serde_json::Value;

@@ -23,7 +23,7 @@ fn the_pages_do_what_they_say() {
             return;
         }
     }
-    run_page("curl", |script| Some(script));
+    run_page("curl", Some);
     run_page("webhooks", |script| found("python3").then_some(script));
     run_page("kafka", |script| {
         let kafka = std::env::var("WAYHOLD_TEST_KAFKA").ok()?;

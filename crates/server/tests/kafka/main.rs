@@ -11,11 +11,7 @@
 )]
 
 #[path = "../support/mod.rs"]
-#[expect(
-    dead_code,
-    unreachable_pub,
-    reason = "shared with other suites, which use more of it"
-)]
+#[expect(dead_code, reason = "shared with other suites, which use more of it")]
 mod support;
 
 use std::collections::BTreeMap;

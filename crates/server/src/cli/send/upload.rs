@@ -408,7 +408,7 @@ mod tests {
         let mut said = Vec::new();
         let sent = upload
             .slice(lines(&["a", "b", "c", "d"]), &mut |why| {
-                said.push(why.to_owned())
+                said.push(why.to_owned());
             })
             .await
             .unwrap();
