@@ -1,4 +1,5 @@
-# Apache Kafka: one node that is broker and controller (KRaft), jars by Maven.
+# Apache Kafka: one node that is broker and controller (KRaft), jars by Maven. A set that needs other
+# properties gives them in WAYHOLD_KAFKA_PROPERTIES, one a line.
 
 kafka_version=4.4.0
 kafka_jars=$cache/kafka-$kafka_version
@@ -71,6 +72,7 @@ share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 # Events of long ago keep their own time and must not be cleaned away for it.
 log.retention.ms=-1
+${WAYHOLD_KAFKA_PROPERTIES:-}
 END
     local id
     id=W$(head -c 32 /dev/urandom | base64 -w0 | tr -d '+/=' | cut -c1-21)

@@ -9,14 +9,12 @@
 
 use std::time::Duration;
 
-use crate::outcome::OutcomeKind;
 use crate::time::Timestamp;
 
 /// When a breaker opens and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerPolicy {
-    /// Failures in a row, without any success between, that open it. Refusals do not count: a
-    /// destination that answers "no" is up.
+    /// Failures in a row, without any sign of life between, that open it.
     pub failures: u32,
     /// How long it stays open the first time.
     pub open: Duration,
@@ -92,12 +90,11 @@ impl Breaker {
         }
     }
 
-    /// An attempt ended. `entropy` spreads reopening over an extra tenth of the open time, so that many
+    /// An attempt ended, as trouble or with a sign of life (`Outcome::is_trouble`). `entropy` spreads reopening over an extra tenth of the open time, so that many
     /// instances do not probe together. Returns whether the breaker opened or closed.
-    pub fn observe(&mut self, outcome: OutcomeKind, now: Timestamp, entropy: u64) -> bool {
+    pub fn observe(&mut self, trouble: bool, now: Timestamp, entropy: u64) -> bool {
         let was_open = self.is_open();
-        let failed = matches!(outcome, OutcomeKind::NotExecuted | OutcomeKind::Unknown);
-        self.state = match (&self.state, failed) {
+        self.state = match (&self.state, trouble) {
             (_, false) => State::Closed { failures: 0 },
             (State::Closed { failures }, true) => {
                 let failures = failures.saturating_add(1);
@@ -155,34 +152,19 @@ mod tests {
     #[test]
     fn it_opens_after_failures_in_a_row_and_not_before() {
         let mut breaker = breaker();
-        for outcome in [
-            OutcomeKind::Unknown,
-            OutcomeKind::NotExecuted,
-            OutcomeKind::Delivered,
-            OutcomeKind::Unknown,
-            OutcomeKind::Unknown,
-        ] {
-            breaker.observe(outcome, NOW, 0);
+        for trouble in [true, true, false, true, true] {
+            breaker.observe(trouble, NOW, 0);
             assert_eq!(breaker.admission(NOW), Admission::Free);
         }
-        assert!(breaker.observe(OutcomeKind::NotExecuted, NOW, 0));
+        assert!(breaker.observe(true, NOW, 0));
         assert_eq!(breaker.admission(NOW), Admission::WaitUntil(later(1)));
-    }
-
-    #[test]
-    fn a_refusal_shows_that_the_destination_is_up() {
-        let mut breaker = breaker();
-        for _ in 0..10 {
-            breaker.observe(OutcomeKind::Refused, NOW, 0);
-        }
-        assert!(!breaker.is_open());
     }
 
     #[test]
     fn one_probe_goes_through_and_failed_probes_double_the_wait_up_to_the_maximum() {
         let mut breaker = breaker();
         for _ in 0..3 {
-            breaker.observe(OutcomeKind::Unknown, NOW, 0);
+            breaker.observe(true, NOW, 0);
         }
         let mut now = NOW;
         for open_secs in [1, 2, 4, 4] {
@@ -190,10 +172,10 @@ mod tests {
             assert_eq!(breaker.admission(now), Admission::Probe);
             breaker.probe_started();
             assert_eq!(breaker.admission(now), Admission::AwaitProbe);
-            breaker.observe(OutcomeKind::Unknown, now, 0);
+            breaker.observe(true, now, 0);
         }
         breaker.probe_started();
-        assert!(breaker.observe(OutcomeKind::Delivered, now, 0));
+        assert!(breaker.observe(false, now, 0));
         assert_eq!(breaker.admission(now), Admission::Free);
     }
 
@@ -201,7 +183,7 @@ mod tests {
     fn stragglers_do_not_extend_an_open_breaker() {
         let mut breaker = breaker();
         for _ in 0..20 {
-            breaker.observe(OutcomeKind::Unknown, NOW, 0);
+            breaker.observe(true, NOW, 0);
         }
         assert_eq!(breaker.admission(NOW), Admission::WaitUntil(later(1)));
     }

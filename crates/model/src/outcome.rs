@@ -73,6 +73,15 @@ impl Outcome {
             }
         }
     }
+
+    /// Whether it tells that the destination may be down. One that answers "no" is up, and so is one
+    /// that fails in a part only.
+    pub fn is_trouble(&self) -> bool {
+        match self {
+            Self::Delivered | Self::Refused(_) => false,
+            Self::NotExecuted(failure) | Self::Unknown(failure) => !failure.of_part,
+        }
+    }
 }
 
 /// Why an attempt did not deliver.
@@ -84,6 +93,9 @@ pub struct Failure {
     pub reason: String,
     /// The receiver's wish: no attempt at this destination before this long from now.
     pub retry_after: Option<Duration>,
+    /// Whether it concerns a part of the destination only, as one of several topics or one record: then
+    /// it is no sign that the rest is down.
+    pub of_part: bool,
 }
 
 /// Longest reason kept of one attempt, in bytes: one line in a list.
@@ -108,6 +120,7 @@ impl Failure {
             status: None,
             reason: text,
             retry_after: None,
+            of_part: false,
         }
     }
 
@@ -123,5 +136,32 @@ impl Failure {
     pub fn with_retry_after(mut self, wait: Option<Duration>) -> Self {
         self.retry_after = wait;
         self
+    }
+
+    /// The same, of a part of the destination only.
+    #[must_use]
+    pub fn of_part(mut self) -> Self {
+        self.of_part = true;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_or_the_failure_of_a_part_is_no_sign_that_the_destination_is_down() {
+        let failure = || Failure::new("no");
+        for (outcome, trouble) in [
+            (Outcome::Delivered, false),
+            (Outcome::Refused(failure()), false),
+            (Outcome::NotExecuted(failure()), true),
+            (Outcome::Unknown(failure()), true),
+            (Outcome::NotExecuted(failure().of_part()), false),
+            (Outcome::Unknown(failure().of_part()), false),
+        ] {
+            assert_eq!(outcome.is_trouble(), trouble, "{outcome:?}");
+        }
     }
 }

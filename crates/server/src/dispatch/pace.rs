@@ -121,8 +121,8 @@ impl Pace {
             let until = now.after(wait.min(RETRY_AFTER_MAX));
             self.quiet_until = self.quiet_until.max(until);
         }
-        let changed = self.breaker.observe(outcome.kind(), now, entropy);
-        let answered = matches!(outcome, Outcome::Delivered | Outcome::Refused(_));
+        let trouble = outcome.is_trouble();
+        let changed = self.breaker.observe(trouble, now, entropy);
         match (changed, self.breaker.is_open()) {
             (true, true) => {
                 self.limit = 1;
@@ -132,7 +132,7 @@ impl Pace {
                 self.limit = 1.min(self.concurrency);
                 return Some(Change::Closed);
             }
-            (false, _) if answered => {
+            (false, _) if !trouble => {
                 self.limit = self.limit.saturating_add(1).min(self.concurrency);
             }
             (false, _) if self.limit < self.concurrency => self.limit = (self.limit / 2).max(1),
@@ -222,6 +222,16 @@ mod tests {
         assert_eq!(pace.openings(NOW, 0), Openings::Free(5));
         pace.observe(&unknown(), NOW, 0);
         assert_eq!(pace.openings(NOW, 0), Openings::Free(2));
+    }
+
+    #[test]
+    fn a_part_that_fails_slows_nothing_down() {
+        let mut pace = pace();
+        let of_part = Outcome::NotExecuted(Failure::new("no such topic").of_part());
+        for _ in 0..10 {
+            assert_eq!(pace.observe(&of_part, NOW, 0), None);
+        }
+        assert_eq!(pace.openings(NOW, 0), Openings::Free(8));
     }
 
     #[test]

@@ -11,11 +11,18 @@ pub(super) struct Reported<'a> {
     pub(super) size: usize,
     /// Whether it was the only one in its batch.
     pub(super) alone: bool,
+    /// Whether its topic is one of several, so that its trouble is not the destination's.
+    pub(super) one_of_several: bool,
 }
 
 /// The outcome of a record that the broker or the client reported as failed.
 pub(super) fn outcome_of_error(code: Code, reported: Reported<'_>) -> Outcome {
-    let Reported { topic, size, alone } = reported;
+    let Reported {
+        topic,
+        size,
+        alone,
+        one_of_several,
+    } = reported;
     let said = |words: String| Failure::new(words).with_status(code as i32);
     if is_too_large(code) {
         return if alone {
@@ -23,12 +30,16 @@ pub(super) fn outcome_of_error(code: Code, reported: Reported<'_>) -> Outcome {
                 "record too large: {size} bytes are more than topic {topic} takes"
             )))
         } else {
-            Outcome::NotExecuted(said(format!(
+            let words = format!(
                 "batch too large for topic {topic}; this record of {size} bytes goes alone next time"
-            )))
+            );
+            Outcome::NotExecuted(said(words).of_part())
         };
     }
-    let failure = said(format!("topic {topic}: {code}"));
+    let mut failure = said(format!("topic {topic}: {code}"));
+    if one_of_several && is_of_topic(code) {
+        failure = failure.of_part();
+    }
     match kind_of(code) {
         OutcomeKind::Delivered => Outcome::Delivered,
         OutcomeKind::Refused => Outcome::Refused(failure),
@@ -40,6 +51,18 @@ pub(super) fn outcome_of_error(code: Code, reported: Reported<'_>) -> Outcome {
 /// Whether the broker found the batch, or the record in it, larger than it takes.
 pub(super) fn is_too_large(code: Code) -> bool {
     matches!(code, Code::MessageSizeTooLarge | Code::MessageBatchTooLarge)
+}
+
+/// Whether the broker answered, and what it lacks is this topic or a right to it.
+fn is_of_topic(code: Code) -> bool {
+    matches!(
+        code,
+        Code::UnknownTopicOrPartition
+            | Code::UnknownTopic
+            | Code::UnknownPartition
+            | Code::UnknownTopicId
+            | Code::TopicAuthorizationFailed
+    )
 }
 
 /// What a code says of one record. Only what the broker itself decided before it wrote anything is
@@ -88,6 +111,7 @@ mod tests {
         topic: "orders",
         size: 204_800,
         alone: false,
+        one_of_several: false,
     };
 
     #[test]
@@ -110,6 +134,24 @@ mod tests {
             (Code::Unknown, OutcomeKind::Unknown),
         ] {
             assert_eq!(outcome_of_error(code, BATCHED).kind(), expected, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_topics_trouble_is_the_destinations_only_where_there_is_no_other() {
+        for (code, one_of_several, trouble) in [
+            (Code::UnknownTopic, false, true),
+            (Code::UnknownTopic, true, false),
+            (Code::TopicAuthorizationFailed, true, false),
+            (Code::AllBrokersDown, true, true),
+            (Code::MessageSizeTooLarge, false, false),
+        ] {
+            let reported = Reported {
+                one_of_several,
+                ..BATCHED
+            };
+            let outcome = outcome_of_error(code, reported);
+            assert_eq!(outcome.is_trouble(), trouble, "{outcome:?}");
         }
     }
 

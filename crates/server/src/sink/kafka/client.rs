@@ -1,10 +1,11 @@
 //! The librdkafka client as the sink sets it up, and where its reports, errors and log lines go.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, DeliveryResult, ProducerContext};
 
 use super::config::KafkaConfig;
@@ -83,6 +84,7 @@ pub(super) fn make_client(shared: &Arc<Shared>) -> KafkaResult<Arc<Client>> {
     let reports = Reports {
         shared: Arc::clone(shared),
         trouble: Mutex::new(None),
+        cut_off: AtomicBool::new(false),
     };
     client_config(&shared.config)
         .create_with_context(reports)
@@ -93,6 +95,7 @@ pub(super) fn make_client(shared: &Arc<Shared>) -> KafkaResult<Arc<Client>> {
 pub(super) struct Reports {
     shared: Arc<Shared>,
     trouble: Mutex<Option<String>>,
+    cut_off: AtomicBool,
 }
 
 impl Reports {
@@ -103,6 +106,11 @@ impl Reports {
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
+
+    /// Whether no broker could be reached, and none has confirmed anything since.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Relaxed)
+    }
 }
 
 impl ProducerContext for Reports {
@@ -110,6 +118,9 @@ impl ProducerContext for Reports {
 
     fn delivery(&self, result: &DeliveryResult<'_>, ticket: Ticket) {
         let error = result.as_ref().err().map(|(error, _)| error);
+        if error.is_none() {
+            self.cut_off.store(false, Ordering::Relaxed);
+        }
         self.shared.reported(ticket, error);
     }
 }
@@ -136,6 +147,9 @@ impl ClientContext for Reports {
 
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "kafka client has trouble");
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
+            self.cut_off.store(true, Ordering::Relaxed);
+        }
         // The whole text names brokers and causes; it holds no credentials.
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         *trouble = Some(reason.to_owned());

@@ -81,6 +81,11 @@ const PROPERTIES_MAX: usize = 200;
 const SECRET_PROPERTIES: [&str; 4] = ["password", "secret", "ssl.key.pem", "sasl.jaas.config"];
 
 impl KafkaConfig {
+    /// Whether events can go to different topics, so that the trouble of one is not the destination's.
+    pub(super) fn has_several_topics(&self) -> bool {
+        self.topic.attributes().next().is_some()
+    }
+
     /// Reads the keys; `None` only with a problem noted.
     pub(crate) fn read(section: &mut Section<'_, '_, '_>) -> Option<Self> {
         let bootstrap_servers = section.require::<String>("bootstrap_servers", "\"HOST:9092\"");

@@ -70,7 +70,7 @@ fn reach(shared: &Shared, client: &Client) -> bool {
         client.poll(Duration::from_millis(5));
         match client.context().trouble() {
             Some(trouble) => give_all_back(shared, &format!("no broker answered: {trouble}")),
-            None => give_overdue_back(shared),
+            None => give_overdue_back(shared, false),
         }
     }
     false
@@ -98,7 +98,7 @@ fn serve(shared: &Shared, client: &Client) -> End {
         if shared.lock().window.is_overdue(Instant::now()) {
             return End::Overdue;
         }
-        give_overdue_back(shared);
+        give_overdue_back(shared, !client.context().is_cut_off());
     }
 }
 
@@ -141,21 +141,21 @@ fn take_reports(shared: &Shared, client: &Client, patience: Duration) {
 
 fn give_all_back(shared: &Shared, reason: &str) {
     let waiting = shared.lock().window.drain_waiting();
-    finish_not_executed(waiting, reason);
+    finish_not_executed(waiting, &Failure::new(reason));
 }
 
-fn give_overdue_back(shared: &Shared) {
+/// Gives back what has waited too long; while brokers answer, that is the trouble of its topic alone.
+fn give_overdue_back(shared: &Shared, brokers_answer: bool) {
     let waiting = shared.lock().window.give_back(Instant::now());
-    finish_not_executed(
-        waiting,
-        "the topic did not get its turn: brokers are slow or away",
-    );
+    let mut failure = Failure::new("the topic did not get its turn: brokers are slow or away");
+    if brokers_answer && shared.config.has_several_topics() {
+        failure = failure.of_part();
+    }
+    finish_not_executed(waiting, &failure);
 }
 
-fn finish_not_executed(flights: Vec<Flight>, reason: &str) {
+fn finish_not_executed(flights: Vec<Flight>, failure: &Failure) {
     for flight in flights {
-        flight
-            .attempt
-            .finish(Outcome::NotExecuted(Failure::new(reason)));
+        flight.attempt.finish(Outcome::NotExecuted(failure.clone()));
     }
 }

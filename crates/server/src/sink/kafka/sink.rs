@@ -90,15 +90,11 @@ impl KafkaSink {
 /// How much of the window one topic may have with the client: a quarter where there can be several,
 /// so that one that is stuck leaves room for the others.
 fn share_of_one_topic(config: &KafkaConfig, window: usize) -> usize {
-    if has_several_topics(config) {
+    if config.has_several_topics() {
         window / 4
     } else {
         window
     }
-}
-
-fn has_several_topics(config: &KafkaConfig) -> bool {
-    config.topic.attributes().next().is_some()
 }
 
 impl std::fmt::Debug for KafkaSink {
@@ -238,6 +234,7 @@ impl Shared {
                     topic,
                     size,
                     alone: true,
+                    one_of_several: self.config.has_several_topics(),
                 },
             ) {
                 // It was never queued.
@@ -276,6 +273,7 @@ impl Shared {
             topic: &flight.topic,
             size: Record::of(&flight.attempt.event, self.config.mode).size,
             alone: flight.alone,
+            one_of_several: self.config.has_several_topics(),
         };
         outcome_of_error(code, reported)
     }
@@ -291,7 +289,7 @@ fn probe(config: &KafkaConfig) -> Result<String, Failure> {
         .fetch_metadata(None, PROBE_TIMEOUT)
         .map_err(|error| Failure::new(format!("no broker answered: {error}")))?;
     let brokers = metadata.brokers().len();
-    if has_several_topics(config) {
+    if config.has_several_topics() {
         return Ok(format!(
             "{brokers} brokers answered; the topic depends on the event"
         ));

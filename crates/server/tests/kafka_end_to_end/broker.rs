@@ -1,0 +1,179 @@
+//! The Kafka that a test speaks to, and the independent client that looks at it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Exit code of `scripts/verify/kafka` when its client cannot be had.
+const ABSENT: i32 = 77;
+
+/// A running Kafka.
+pub struct Broker {
+    /// Host and port.
+    pub servers: String,
+    /// Where a broker of the test's own lives; it ends with the test.
+    own: Option<tempfile::TempDir>,
+}
+
+/// A record as the independent client found it.
+pub struct Record {
+    /// Partition; records of one are in the order of their offsets.
+    pub partition: u64,
+    /// The event's id.
+    pub id: String,
+    /// SHA-256 of the value, in hexadecimal.
+    pub sha256: String,
+}
+
+impl Broker {
+    /// The Kafka that all tests share; without one, words about its absence.
+    pub fn shared() -> Option<Self> {
+        let Ok(servers) = std::env::var("WAYHOLD_TEST_KAFKA") else {
+            skip("WAYHOLD_TEST_KAFKA is not set; scripts/services brings one up");
+            return None;
+        };
+        has_client().then_some(Self { servers, own: None })
+    }
+
+    /// A Kafka for this test alone, which may be killed. It makes no topic by itself.
+    pub fn own() -> Option<Self> {
+        // The shared one tells that this machine can run one at all.
+        Self::shared()?;
+        let own = tempfile::tempdir().unwrap();
+        let mut broker = Self {
+            servers: String::new(),
+            own: Some(own),
+        };
+        broker.service(&["up", "kafka"]);
+        let lines = broker.service(&["env", "kafka"]);
+        broker.servers = lines.trim().rsplit_once('=').unwrap().1.to_owned();
+        Some(broker)
+    }
+
+    /// Ends it without warning.
+    pub fn kill(&self) {
+        self.service(&["kill9", "kafka"]);
+    }
+
+    /// Brings it back with its data and port, and waits until it answers.
+    pub fn start(&self) {
+        self.service(&["start", "kafka"]);
+    }
+
+    /// Makes topics.
+    pub fn create(&self, topics: &[&str]) {
+        self.admin("create", topics);
+    }
+
+    /// Takes the right to write to topics.
+    pub fn forbid(&self, topics: &[&str]) {
+        self.admin("forbid", topics);
+    }
+
+    fn admin(&self, verb: &str, topics: &[&str]) {
+        let output = client(&[&[verb, &self.servers], topics].concat());
+        assert!(output.status.success(), "{verb}: {}", errors(&output));
+    }
+
+    /// Holds a topic against the files in `folder`; what the client reports.
+    pub fn check(&self, kind: &str, topic: &str, folder: &Path) -> Value {
+        let folder = folder.to_str().unwrap();
+        let output = client(&["check", &self.servers, kind, topic, folder]);
+        assert!(output.status.success(), "{kind}: {}", errors(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Every record of a topic, in order within each partition.
+    pub fn read(&self, topic: &str) -> Vec<Record> {
+        let output = client(&["read", &self.servers, topic]);
+        assert!(output.status.success(), "{topic}: {}", errors(&output));
+        let lines = String::from_utf8(output.stdout).unwrap();
+        lines
+            .lines()
+            .map(|line| {
+                let record: Value = serde_json::from_str(line).unwrap();
+                let text = |name: &str| record[name].as_str().unwrap().to_owned();
+                Record {
+                    partition: record["partition"].as_u64().unwrap(),
+                    id: text("id"),
+                    sha256: text("sha256"),
+                }
+            })
+            .collect()
+    }
+
+    fn service(&self, arguments: &[&str]) -> String {
+        let folder = self
+            .own
+            .as_ref()
+            .expect("only a broker of one's own is moved");
+        let properties = [
+            "auto.create.topics.enable=false",
+            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found=true",
+        ];
+        let output = Command::new(script("services"))
+            .args(arguments)
+            .env("WAYHOLD_SERVICES_DIR", folder.path())
+            .env("WAYHOLD_KAFKA_PROPERTIES", properties.join("\n"))
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            errors(&output)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if self.own.is_some() {
+            self.service(&["down", "kafka"]);
+        }
+    }
+}
+
+fn has_client() -> bool {
+    let output = client(&["available"]);
+    if output.status.code() == Some(ABSENT) {
+        skip(&format!(
+            "no independent client: {}",
+            errors(&output).trim()
+        ));
+        return false;
+    }
+    assert!(output.status.success(), "{}", errors(&output));
+    true
+}
+
+fn client(arguments: &[&str]) -> Output {
+    // A client that waits for what never comes must not hold up the run.
+    Command::new("timeout")
+        .arg("120")
+        .arg(script("verify/kafka"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../scripts")
+        .join(name)
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn skip(why: &str) {
+    println!("skipped: Kafka end to end because {why}");
+    assert_ne!(
+        std::env::var("WAYHOLD_TESTS_REQUIRE_ALL").as_deref(),
+        Ok("1"),
+        "{why}"
+    );
+}
