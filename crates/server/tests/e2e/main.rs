@@ -13,4 +13,5 @@ mod access;
 mod command_line;
 mod first_minute;
 mod letters;
+mod limits;
 mod start_and_stop;

@@ -1,0 +1,100 @@
+//! Holds `docs/guarantees.md` to its word: every promise names tests, and every test that it names is one.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// How many promises there are.
+const PROMISES: usize = 10;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .to_owned()
+}
+
+/// Tests named by a line, as `` `crate/path/file.rs::name` ``: path below `crates`, and name.
+fn tests_of(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    let quoted = line.split('`').skip(1).step_by(2);
+    quoted
+        .filter_map(|text| text.split_once("::"))
+        .filter(|(path, _)| Path::new(path).extension().is_some_and(|end| end == "rs"))
+}
+
+/// Whether the source has a test function of this name, and not one that is left out of runs.
+fn has_test(source: &str, name: &str) -> bool {
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    lines.iter().enumerate().any(|(at, line)| {
+        let is_named = line
+            .split_once("fn ")
+            .and_then(|(_, rest)| rest.strip_prefix(name))
+            .is_some_and(|rest| rest.starts_with('('));
+        let attributes = || {
+            let above = lines.iter().take(at).rev();
+            above.take_while(|above| above.starts_with("#[") || above.starts_with("//"))
+        };
+        let is_test = attributes()
+            .any(|above| above.starts_with("#[test]") || above.starts_with("#[tokio::test"));
+        is_named && is_test && !attributes().any(|above| above.starts_with("#[ignore"))
+    })
+}
+
+#[test]
+fn every_promise_names_tests_and_each_of_them_exists() {
+    let page = std::fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
+    let mut tests_by_promise = BTreeMap::<usize, usize>::new();
+    let mut sources = BTreeMap::<PathBuf, String>::new();
+    let mut promise = 0;
+    let mut missing = Vec::new();
+    for line in page.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            let number = heading.split_once(". ").map(|(number, _)| number.parse());
+            promise = number.and_then(Result::ok).unwrap_or(0);
+        }
+        for (path, name) in tests_of(line) {
+            let file = root().join("crates").join(path);
+            let source = sources
+                .entry(file)
+                .or_insert_with_key(|file| std::fs::read_to_string(file).unwrap_or_default());
+            if has_test(source, name) {
+                *tests_by_promise.entry(promise).or_default() += 1;
+            } else {
+                missing.push(format!("{path}::{name}"));
+            }
+        }
+    }
+    assert_eq!(
+        missing,
+        Vec::<String>::new(),
+        "named, but not in the source"
+    );
+    for promise in 1..=PROMISES {
+        assert!(
+            tests_by_promise.contains_key(&promise),
+            "promise {promise} names no test"
+        );
+    }
+}
+
+#[test]
+fn a_function_that_is_no_test_does_not_count() {
+    let source = "
+        #[test]
+        fn a_thing_holds() {}
+        fn a_helper() {}
+        #[tokio::test(flavor = \"multi_thread\")]
+        // Why it is slow.
+        async fn another_thing_holds() {}
+        #[test]
+        #[ignore = \"slow\"]
+        fn nobody_runs_this() {}
+    ";
+    assert!(has_test(source, "a_thing_holds"));
+    assert!(has_test(source, "another_thing_holds"));
+    for name in ["a_helper", "nobody_runs_this", "a_thing", "absent"] {
+        assert!(!has_test(source, name), "{name}");
+    }
+}
