@@ -9,26 +9,26 @@ use serde_json::Value;
 const ABSENT: i32 = 77;
 
 /// A running Kafka.
-pub struct Broker {
+pub(crate) struct Broker {
     /// Host and port.
-    pub servers: String,
+    pub(crate) servers: String,
     /// Where a broker of the test's own lives; it ends with the test.
     own: Option<tempfile::TempDir>,
 }
 
 /// A record as the independent client found it.
-pub struct Record {
+pub(crate) struct Record {
     /// Partition; records of one are in the order of their offsets.
-    pub partition: u64,
+    pub(crate) partition: u64,
     /// The event's id.
-    pub id: String,
+    pub(crate) id: String,
     /// SHA-256 of the value, in hexadecimal.
-    pub sha256: String,
+    pub(crate) sha256: String,
 }
 
 impl Broker {
     /// The Kafka that all tests share; without one, words about its absence.
-    pub fn shared() -> Option<Self> {
+    pub(crate) fn shared() -> Option<Self> {
         let Ok(servers) = std::env::var("WAYHOLD_TEST_KAFKA") else {
             skip("WAYHOLD_TEST_KAFKA is not set; scripts/services brings one up");
             return None;
@@ -37,7 +37,7 @@ impl Broker {
     }
 
     /// A Kafka for this test alone, which may be killed. It makes no topic by itself.
-    pub fn own() -> Option<Self> {
+    pub(crate) fn own() -> Option<Self> {
         // The shared one tells that this machine can run one at all.
         Self::shared()?;
         let own = tempfile::tempdir().unwrap();
@@ -52,22 +52,22 @@ impl Broker {
     }
 
     /// Ends it without warning.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         self.service(&["kill9", "kafka"]);
     }
 
     /// Brings it back with its data and port, and waits until it answers.
-    pub fn start(&self) {
+    pub(crate) fn start(&self) {
         self.service(&["start", "kafka"]);
     }
 
     /// Makes topics.
-    pub fn create(&self, topics: &[&str]) {
+    pub(crate) fn create(&self, topics: &[&str]) {
         self.admin("create", topics);
     }
 
     /// Takes the right to write to topics.
-    pub fn forbid(&self, topics: &[&str]) {
+    pub(crate) fn forbid(&self, topics: &[&str]) {
         self.admin("forbid", topics);
     }
 
@@ -77,7 +77,7 @@ impl Broker {
     }
 
     /// Holds a topic against the files in `folder`; what the client reports.
-    pub fn check(&self, kind: &str, topic: &str, folder: &Path) -> Value {
+    pub(crate) fn check(&self, kind: &str, topic: &str, folder: &Path) -> Value {
         let folder = folder.to_str().unwrap();
         let output = client(&["check", &self.servers, kind, topic, folder]);
         assert!(output.status.success(), "{kind}: {}", errors(&output));
@@ -85,7 +85,7 @@ impl Broker {
     }
 
     /// Every record of a topic, in order within each partition.
-    pub fn read(&self, topic: &str) -> Vec<Record> {
+    pub(crate) fn read(&self, topic: &str) -> Vec<Record> {
         let output = client(&["read", &self.servers, topic]);
         assert!(output.status.success(), "{topic}: {}", errors(&output));
         let lines = String::from_utf8(output.stdout).unwrap();

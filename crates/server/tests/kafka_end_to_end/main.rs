@@ -6,13 +6,19 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::panic,
     clippy::print_stdout,
+    clippy::format_push_string,
     reason = "a test may end where it finds what it did not expect, and says what it skips"
 )]
 
+#[expect(dead_code, reason = "shared with tests that need more of it")]
 #[path = "../support/mod.rs"]
 mod support;
 
 mod arrival;
 mod broker;
 mod isolation;
+mod judge;
+mod load;
+mod outage;
