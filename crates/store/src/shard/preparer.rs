@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tracing::error;
+use tracing::{error, warn};
 
 use super::index_file::Identity;
 use super::recent::Recent;
@@ -37,8 +37,20 @@ pub(crate) struct Recipe {
 const RETRY: Duration = Duration::from_millis(200);
 
 impl Recipe {
-    /// Makes segment `number`.
+    /// Makes segment `number`. A file whose making failed is removed: it holds nothing, and its name must
+    /// not stand in the way of the next try.
     pub(crate) fn make(&self, number: u64) -> Result<Prepared, ConnectionError> {
+        let made = self.create(number);
+        if made.is_err() {
+            let path = database_path(&self.dir, number);
+            if let Err(error) = unlink_database(self.disk.as_ref(), &path) {
+                warn!(number, %error, "an unfinished segment cannot be removed; the next start does");
+            }
+        }
+        made
+    }
+
+    fn create(&self, number: u64) -> Result<Prepared, ConnectionError> {
         let mut uuid = [0; 16];
         getrandom::fill(&mut uuid)
             .map_err(|error| ConnectionError::Make(std::io::Error::other(error)))?;
@@ -79,6 +91,7 @@ pub(crate) fn start(
 }
 
 fn run(recipe: &Recipe, first: u64, sender: &SyncSender<Prepared>, stop: &AtomicBool) {
+    let mut is_failing = false;
     for number in first.. {
         if stop.load(Ordering::Acquire) {
             return;
@@ -86,11 +99,15 @@ fn run(recipe: &Recipe, first: u64, sender: &SyncSender<Prepared>, stop: &Atomic
         let prepared = match recipe.make(number) {
             Ok(prepared) => prepared,
             Err(failure) => {
-                error!(number, error = %failure, "a new segment cannot be made; trying again");
+                // Once per trouble: a full disk may stay full for hours.
+                if !std::mem::replace(&mut is_failing, true) {
+                    error!(number, error = %failure, "a new segment cannot be made; trying again");
+                }
                 std::thread::sleep(RETRY);
                 continue;
             }
         };
+        is_failing = false;
         if let Err(unused) = sender.send(prepared) {
             let Prepared { file, segment } = unused.0;
             drop(file);
@@ -98,5 +115,29 @@ fn run(recipe: &Recipe, first: u64, sender: &SyncSender<Prepared>, stop: &Atomic
             drop(unlink_database(recipe.disk.as_ref(), &segment.path));
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SystemDisk;
+
+    #[test]
+    fn a_file_that_could_not_be_made_does_not_stand_in_the_way_of_the_next_try() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut recipe = Recipe {
+            disk: Arc::new(SystemDisk),
+            dir: dir.path().to_owned(),
+            generation: 1,
+            shard: 0,
+            hash_seed: 1,
+            page_size: 4096,
+            vfs: Some("absent".to_owned()),
+        };
+        assert!(recipe.make(1).is_err());
+        assert!(SystemDisk.list(dir.path()).unwrap().is_empty());
+        recipe.vfs = None;
+        recipe.make(1).unwrap();
     }
 }
