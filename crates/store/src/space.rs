@@ -19,10 +19,12 @@ pub(crate) struct Space {
     free: AtomicU64,
     low: AtomicBool,
     reserved: AtomicBool,
+    /// Whether it was said that the reserve cannot be made.
+    complained: AtomicBool,
 }
 
 impl Space {
-    /// Looks at the volume and makes the reserve where there is room for it.
+    /// Looks at the volume: makes the reserve where there is room for it, gives it up where there is none.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         reserve: PathBuf,
@@ -37,6 +39,7 @@ impl Space {
             free: AtomicU64::new(u64::MAX),
             low: AtomicBool::new(false),
             reserved: AtomicBool::new(false),
+            complained: AtomicBool::new(false),
         };
         let held = space
             .disk
@@ -44,6 +47,10 @@ impl Space {
             .is_ok_and(|bytes| bytes >= reserve_bytes);
         space.reserved.store(held, Ordering::Relaxed);
         space.check();
+        // Opening writes too: it seals what the last run left and begins a segment.
+        if space.free() < reserve_bytes {
+            space.exhausted();
+        }
         space
     }
 
@@ -88,14 +95,26 @@ impl Space {
                 info!(free, "accepting resumes: the disk has room again");
             }
         }
-        if !low
-            && !self.reserved.load(Ordering::Relaxed)
-            && free >= self.min_free + self.reserve_bytes
-        {
-            match self.disk.preallocate(&self.reserve, self.reserve_bytes) {
-                Ok(()) => self.reserved.store(true, Ordering::Relaxed),
-                Err(error) => warn!(%error, "the reserve file cannot be made"),
+        if !self.reserved.load(Ordering::Relaxed) && free >= self.enough_for_reserve() {
+            self.make_reserve();
+        }
+    }
+
+    /// The reserve counts twice: what was just given up must not be taken back at once from those it was
+    /// given up for.
+    fn enough_for_reserve(&self) -> u64 {
+        self.min_free
+            .saturating_add(self.reserve_bytes.saturating_mul(2))
+    }
+
+    fn make_reserve(&self) {
+        match self.disk.preallocate(&self.reserve, self.reserve_bytes) {
+            Ok(()) => self.reserved.store(true, Ordering::Relaxed),
+            // Once: a file system that cannot do it never will.
+            Err(error) if !self.complained.swap(true, Ordering::Relaxed) => {
+                warn!(%error, "the reserve file cannot be made");
             }
+            Err(_) => {}
         }
     }
 
@@ -110,5 +129,101 @@ impl Space {
                 warn!(%error, "the reserve file cannot be removed");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::io;
+    use std::path::Path;
+
+    use super::*;
+    use crate::disk::{Overwrite, Space as VolumeSpace, SystemDisk};
+
+    /// A volume whose free space is set by hand; what its one file holds is not free.
+    #[derive(Debug, Default)]
+    struct Volume {
+        room: AtomicU64,
+        held: AtomicU64,
+    }
+
+    impl Disk for Volume {
+        fn space(&self, _: &Path) -> io::Result<VolumeSpace> {
+            let total = self.room.load(Ordering::Relaxed);
+            let free = total - self.held.load(Ordering::Relaxed);
+            Ok(VolumeSpace { free, total })
+        }
+        fn preallocate(&self, _: &Path, bytes: u64) -> io::Result<()> {
+            self.held.store(bytes, Ordering::Relaxed);
+            Ok(())
+        }
+        fn unlink(&self, _: &Path) -> io::Result<()> {
+            self.held.store(0, Ordering::Relaxed);
+            Ok(())
+        }
+        fn len(&self, _: &Path) -> io::Result<u64> {
+            Ok(self.held.load(Ordering::Relaxed))
+        }
+        fn create_directory(&self, path: &Path) -> io::Result<()> {
+            SystemDisk.create_directory(path)
+        }
+        fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
+            SystemDisk.list(directory)
+        }
+        fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+            SystemDisk.sync_directory(directory)
+        }
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            SystemDisk.read(path)
+        }
+        fn read_range(&self, path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+            SystemDisk.read_range(path, offset, length)
+        }
+        fn replace(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+            SystemDisk.replace(path, content)
+        }
+        fn overwrite(&self, path: &Path) -> io::Result<Box<dyn Overwrite>> {
+            SystemDisk.overwrite(path)
+        }
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            SystemDisk.rename(from, to)
+        }
+        fn exists(&self, path: &Path) -> io::Result<bool> {
+            SystemDisk.exists(path)
+        }
+    }
+
+    fn open(volume: &Arc<Volume>, min_free: u64) -> Space {
+        let disk: Arc<dyn Disk> = Arc::<Volume>::clone(volume);
+        Space::open(disk, PathBuf::from("data/reserve"), 32, min_free)
+    }
+
+    #[test]
+    fn a_reserve_that_was_given_up_is_not_taken_back_from_those_it_was_given_up_for() {
+        for min_free in [0, 100] {
+            let volume = Arc::new(Volume::default());
+            volume.room.store(1_000, Ordering::Relaxed);
+            let space = open(&volume, min_free);
+            assert_eq!((space.reserve_bytes(), space.is_low()), (32, false));
+            // Full: a write was refused.
+            volume.room.store(32, Ordering::Relaxed);
+            space.exhausted();
+            space.check();
+            assert_eq!((space.reserve_bytes(), space.free()), (0, 32));
+            volume.room.store(1_000, Ordering::Relaxed);
+            space.check();
+            assert_eq!((space.reserve_bytes(), space.is_low()), (32, false));
+        }
+    }
+
+    #[test]
+    fn opening_on_a_full_volume_gives_the_reserve_up_for_the_opening() {
+        let volume = Arc::new(Volume::default());
+        volume.room.store(40, Ordering::Relaxed);
+        volume.held.store(32, Ordering::Relaxed);
+        let space = open(&volume, 100);
+        assert_eq!((space.reserve_bytes(), space.is_low()), (0, true));
+        assert_eq!(volume.held.load(Ordering::Relaxed), 0);
     }
 }

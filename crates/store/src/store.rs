@@ -58,17 +58,17 @@ impl Store {
         let started = Instant::now();
         let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
         let lock = lock_directory(dir, disk.as_ref())?;
-        let catalog = Arc::new(
-            Catalog::open(dir, disk.as_ref(), Arc::clone(&clock))
-                .map_err(|error| catalog_error(dir, &error))?,
-        );
-        let shard_dir = make_shard_directory(dir, disk.as_ref())?;
         let space = Arc::new(Space::open(
             Arc::clone(&disk),
             dir.join("reserve"),
             options.reserve_bytes,
             options.min_free_bytes(),
         ));
+        let catalog = Arc::new(
+            Catalog::open(dir, disk.as_ref(), Arc::clone(&clock))
+                .map_err(|error| catalog_error(dir, &error))?,
+        );
+        let shard_dir = make_shard_directory(dir, disk.as_ref())?;
         let room = Arc::new(Semaphore::new(options.queue_bytes));
         let running = Surroundings {
             generation: Generation(1),
