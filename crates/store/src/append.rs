@@ -13,7 +13,7 @@ use crate::error::AppendError;
 use crate::shard::index_file::Identified;
 use crate::shard::writer::{Order, Queued, Request};
 use crate::store::{Inner, Store};
-use crate::window::{Candidates, Reserve};
+use crate::window::{Candidates, Reservations};
 
 /// How long a request waits for room in the queue: longer, and the producer should know that the disk
 /// does not keep up.
@@ -35,10 +35,7 @@ impl Store {
         let seed = inner.shard.hash_seed;
         let queued: Vec<Queued> = events.into_iter().map(|new| prepare(new, seed)).collect();
         let repeats = repeats(&queued)?;
-        let mut reservations = Reservations {
-            inner,
-            ids: Vec::new(),
-        };
+        let mut reservations = Reservations::new(&inner.shard.window);
         let known = inner
             .recognise(&queued, &repeats, &mut reservations)
             .await?;
@@ -139,20 +136,6 @@ fn repeats(queued: &[Queued]) -> Result<HashMap<usize, usize>, AppendError> {
     Ok(repeats)
 }
 
-/// Ids that this request holds; given back when it ends before its events are queued.
-struct Reservations<'a> {
-    inner: &'a Inner,
-    ids: Vec<u128>,
-}
-
-impl Drop for Reservations<'_> {
-    fn drop(&mut self) {
-        for id in &self.ids {
-            self.inner.shard.window.release(*id);
-        }
-    }
-}
-
 impl Inner {
     fn ready(&self) -> Result<(), AppendError> {
         if self.stopping.load(std::sync::atomic::Ordering::Acquire) {
@@ -173,7 +156,7 @@ impl Inner {
         &self,
         queued: &[Queued],
         repeats: &HashMap<usize, usize>,
-        reservations: &mut Reservations<'_>,
+        reservations: &mut Reservations,
     ) -> Result<HashMap<usize, u64>, AppendError> {
         let mut order: Vec<usize> = (0..queued.len())
             .filter(|index| !repeats.contains_key(index))
@@ -185,8 +168,7 @@ impl Inner {
             let Some(event) = queued.get(index) else {
                 continue;
             };
-            let candidates = self.reserve(event.id_hash).await;
-            reservations.ids.push(event.id_hash);
+            let candidates = reservations.reserve(event.id_hash).await;
             if candidates.is_empty() {
                 continue;
             }
@@ -197,21 +179,10 @@ impl Inner {
                 let first = self.shard.position(first.sequence);
                 return Err(AppendError::Conflict { index, first });
             }
-            reservations.ids.pop();
-            self.shard.window.release(event.id_hash);
+            reservations.give_up_last();
             known.insert(index, first.sequence);
         }
         Ok(known)
-    }
-
-    async fn reserve(&self, id_hash: u128) -> Candidates {
-        loop {
-            let ended = self.shard.window.ended(id_hash);
-            match self.shard.window.reserve(id_hash) {
-                Reserve::Reserved(candidates) => return candidates,
-                Reserve::Taken => ended.await,
-            }
-        }
     }
 
     /// Confirms a hit of the window. What is still in memory is asked here; an index file on a thread
@@ -248,7 +219,7 @@ impl Inner {
     async fn store(
         &self,
         events: Vec<Queued>,
-        mut reservations: Reservations<'_>,
+        reservations: Reservations,
     ) -> Result<u64, AppendError> {
         let bytes: usize = events
             .iter()
@@ -269,10 +240,9 @@ impl Inner {
         // Whatever became of the store while this waited for ids and room.
         self.ready()?;
         let (answer, stored) = oneshot::channel();
-        // From here on the writer ends the reservations.
-        reservations.ids.clear();
         let request = Request {
             events,
+            reservations,
             answer,
             room,
             bytes,

@@ -9,7 +9,7 @@
 //! stored; the second waits for the first one's commit. Rebuilt at open from index files.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -72,6 +72,57 @@ pub(crate) enum Reserve {
 /// Low halves of sequences; nearly always none or one.
 pub(crate) type Candidates = Vec<u32>;
 
+/// Ids that one request has reserved. They travel with it, so that they are given up when it ends in any
+/// other way than by a commit: refused, abandoned, or never taken from the queue of a store that stopped.
+pub(crate) struct Reservations {
+    window: Arc<Window>,
+    ids: Vec<u128>,
+}
+
+impl Reservations {
+    /// None yet.
+    pub(crate) fn new(window: &Arc<Window>) -> Self {
+        Self {
+            window: Arc::clone(window),
+            ids: Vec::new(),
+        }
+    }
+
+    /// Reserves an id, after the request that has it ended.
+    pub(crate) async fn reserve(&mut self, id_hash: u128) -> Candidates {
+        loop {
+            let ended = self.window.ended(id_hash);
+            match self.window.reserve(id_hash) {
+                Reserve::Reserved(candidates) => {
+                    self.ids.push(id_hash);
+                    return candidates;
+                }
+                Reserve::Taken => ended.await,
+            }
+        }
+    }
+
+    /// Gives the id up that was reserved last.
+    pub(crate) fn give_up_last(&mut self) {
+        if let Some(id_hash) = self.ids.pop() {
+            self.window.release(id_hash);
+        }
+    }
+
+    /// Every id of it was remembered, which ended its reservation.
+    pub(crate) fn remembered(mut self) {
+        self.ids.clear();
+    }
+}
+
+impl Drop for Reservations {
+    fn drop(&mut self) {
+        for id_hash in &self.ids {
+            self.window.release(*id_hash);
+        }
+    }
+}
+
 impl Window {
     /// A window over at most `ids` ids.
     pub(crate) fn new(ids: usize) -> Self {
@@ -113,7 +164,7 @@ impl Window {
     }
 
     /// Gives a reservation up: nothing was stored.
-    pub(crate) fn release(&self, id_hash: u128) {
+    fn release(&self, id_hash: u128) {
         let waited = self.table(id_hash).reserved.remove(&id_hash);
         self.wake(id_hash, waited);
     }
@@ -313,21 +364,34 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_for_a_reservation_is_woken_by_its_end() {
-        let window = std::sync::Arc::new(Window::new(100));
+        let window = Arc::new(Window::new(100));
         window.reserve(id(1));
-        let waiting = std::sync::Arc::clone(&window);
-        let waiter = tokio::spawn(async move {
-            loop {
-                let ended = waiting.ended(id(1));
-                match waiting.reserve(id(1)) {
-                    Reserve::Reserved(candidates) => return candidates,
-                    Reserve::Taken => ended.await,
-                }
-            }
-        });
+        let mut waiting = Reservations::new(&window);
+        let waiter = tokio::spawn(async move { waiting.reserve(id(1)).await });
         tokio::task::yield_now().await;
         window.remember(id(1), 42);
         assert_eq!(waiter.await.unwrap(), vec![42]);
+    }
+
+    #[tokio::test]
+    async fn ids_of_a_request_are_free_again_when_it_ends_without_a_commit() {
+        let window = Arc::new(Window::new(100));
+        let mut request = Reservations::new(&window);
+        for number in [1, 2, 3] {
+            request.reserve(id(number)).await;
+        }
+        request.give_up_last();
+        assert_eq!(window.reserve(id(3)), Reserve::Reserved(vec![]));
+        assert_eq!(window.reserve(id(1)), Reserve::Taken);
+        drop(request);
+        assert_eq!(window.reserve(id(1)), Reserve::Reserved(vec![]));
+        // What another request reserved since is not touched by one that was committed.
+        let committed = Reservations {
+            window: Arc::clone(&window),
+            ids: vec![id(1)],
+        };
+        committed.remembered();
+        assert_eq!(window.reserve(id(1)), Reserve::Taken);
     }
 
     #[test]

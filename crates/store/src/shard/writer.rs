@@ -25,10 +25,13 @@ use crate::connection::Fault;
 use crate::delivery::NewEvent;
 use crate::error::AppendError;
 use crate::options::{CHECKPOINTS_WAITING_MAX, UNINDEXED_MAX};
+use crate::window::Reservations;
 
-/// Events of one request on their way to the disk; their ids are reserved.
+/// Events of one request on their way to the disk.
 pub(crate) struct Request {
     pub(crate) events: Vec<Queued>,
+    /// Their ids, where the producer gave them.
+    pub(crate) reservations: Reservations,
     /// Answers with the sequence of the first event; the others follow it one by one.
     pub(crate) answer: oneshot::Sender<Result<u64, AppendError>>,
     /// Room in the queue, given back when the request is answered.
@@ -55,6 +58,12 @@ pub(crate) enum Order {
 
 /// How long the writer waits for the keeper or a new file before it looks again.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long requests wait for closed segments to be sealed and checkpointed before they are refused.
+const KEEPING_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why nothing is accepted while closed segments cannot be sealed or checkpointed.
+const KEEPING_BEHIND: &str = "closed segments wait for their index files or checkpoints";
 
 /// Why nothing is accepted while no new file can be made.
 const NO_SEGMENT: &str = "a new segment cannot be made";
@@ -203,7 +212,7 @@ impl Writer {
             }
             Err((Fault::NoSpace, _)) => {
                 self.shard.space.exhausted();
-                self.refuse(group, &AppendError::NoSpace);
+                Self::refuse(group, &AppendError::NoSpace);
             }
             Err((_, failure)) => {
                 let reason = format!(
@@ -212,7 +221,7 @@ impl Writer {
                 );
                 self.shard.condition.set_unavailable(Some(reason.clone()));
                 self.shard.condition.degraded(reason.clone());
-                self.refuse(group, &AppendError::Unavailable { reason });
+                Self::refuse(group, &AppendError::Unavailable { reason });
                 self.replace();
             }
         }
@@ -256,6 +265,7 @@ impl Writer {
                 }
                 sequence += 1;
             }
+            request.reservations.remembered();
             // A caller that has gone away needs no answer; its events are stored all the same.
             drop(request.answer.send(Ok(answer)));
             drop(request.room);
@@ -282,13 +292,10 @@ impl Writer {
         self.shard.bells.ring(&rung);
     }
 
-    fn refuse(&self, group: &mut Vec<Request>, error: &AppendError) {
+    fn refuse(group: &mut Vec<Request>, error: &AppendError) {
         for request in group.drain(..) {
-            for queued in &request.events {
-                if queued.new.identified {
-                    self.shard.window.release(queued.id_hash);
-                }
-            }
+            // Before the answer, so that sending again need not wait.
+            drop(request.reservations);
             drop(request.answer.send(Err(error.clone())));
         }
     }
@@ -324,10 +331,16 @@ impl Writer {
         }
         self.begin_next();
         self.shard.keeper.wake();
-        // Accepting slows down rather than leave more work than a restart may take.
+        // Accepting slows down rather than leave more work than a restart may take, and is refused where
+        // that work does not get on.
+        let begun = Instant::now();
         while self.backlog_of_keeping() && !self.stopping {
             self.shard.keeper.await_round(PATIENCE);
+            if begun.elapsed() >= KEEPING_PATIENCE {
+                self.refuse_for(KEEPING_BEHIND);
+            }
         }
+        self.accept_after(KEEPING_BEHIND);
     }
 
     fn backlog_of_keeping(&self) -> bool {
@@ -376,12 +389,7 @@ impl Writer {
             if self.stopping {
                 return;
             }
-            if self.shard.condition.unavailable().is_none() {
-                self.shard
-                    .condition
-                    .set_unavailable(Some(NO_SEGMENT.to_owned()));
-            }
-            self.refuse_queued();
+            self.refuse_for(NO_SEGMENT);
         };
         let segment = Arc::new(prepared.segment);
         let active = Active {
@@ -398,7 +406,22 @@ impl Writer {
             .segment
             .closed_at
             .store(self.shard.clock.now().as_micros().max(1), Ordering::Release);
-        if self.shard.condition.unavailable().as_deref() == Some(NO_SEGMENT) {
+        self.accept_after(NO_SEGMENT);
+    }
+
+    /// Refuses what is queued and what comes, unless something graver is refused for already.
+    fn refuse_for(&mut self, reason: &str) {
+        if self.shard.condition.unavailable().is_none() {
+            self.shard
+                .condition
+                .set_unavailable(Some(reason.to_owned()));
+        }
+        self.refuse_queued();
+    }
+
+    /// Ends the refusals for this reason.
+    fn accept_after(&self, reason: &str) {
+        if self.shard.condition.unavailable().as_deref() == Some(reason) {
             self.shard.condition.set_unavailable(None);
         }
     }
@@ -413,7 +436,7 @@ impl Writer {
                 Order::Stop => self.stopping = true,
             }
         }
-        self.refuse(&mut group, &AppendError::Unavailable { reason });
+        Self::refuse(&mut group, &AppendError::Unavailable { reason });
     }
 }
 
