@@ -445,3 +445,79 @@ async fn fill_unkeyed(
     }
     receipts
 }
+
+#[tokio::test]
+async fn look_ups_while_segments_are_dropped_find_the_event_or_its_trace_and_nothing_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &HandClock::new());
+    let to = destinations(&store, 1);
+    let receipts = fill(&store, 0, 120, 3, &to).await;
+    let (asked, asking) = (store.clone(), Arc::new(AtomicBool::new(true)));
+    let ask = {
+        let asking = Arc::clone(&asking);
+        std::thread::spawn(move || {
+            while asking.load(Ordering::Relaxed) {
+                for receipt in &receipts {
+                    let found = asked.event(receipt.position).unwrap().unwrap();
+                    assert_eq!(found.position, receipt.position);
+                }
+            }
+        })
+    };
+    let mut lane = store.lane(to[0]).unwrap();
+    let handle = lane.handle();
+    for delivery in drain(&mut lane, 16) {
+        handle.settle(&delivery.event, Resolution::Delivered);
+    }
+    eventually("only the active and the prepared segment are left", || {
+        files(dir.path(), ".db").len() <= 3
+    });
+    asking.store(false, Ordering::Relaxed);
+    ask.join().unwrap();
+    assert_eq!(store.health().degraded, Vec::<String>::new());
+    store.stop();
+    // Nothing of a dropped segment is left, and nothing holds it open.
+    for name in files(dir.path(), ".db-wal") {
+        assert!(files(dir.path(), ".db").contains(&name.replace("-wal", "")));
+    }
+}
+
+#[tokio::test]
+async fn accepting_is_refused_while_segments_cannot_be_sealed_and_a_stop_does_not_wait_for_them() {
+    for mended in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(dir.path(), &tiny(), &HandClock::new());
+        let to = destinations(&store, 1);
+        let obstacles: Vec<_> = (1..20)
+            .map(|n| dir.path().join(format!("g1/s0/{n}.idx.tmp")))
+            .collect();
+        for obstacle in &obstacles {
+            std::fs::create_dir(obstacle).unwrap();
+        }
+        let mut accepted = 0;
+        let refusal = loop {
+            let new = event(&accepted.to_string(), "", "x", &to);
+            match store.append(vec![new]).await {
+                Ok(_) => accepted += 1,
+                Err(refusal) => break refusal,
+            }
+            assert!(accepted < 100, "more is unsealed than a start may read");
+        };
+        assert!(matches!(refusal, AppendError::Unavailable { .. }));
+        assert!(store.health().unavailable.is_some());
+        if mended {
+            for obstacle in &obstacles {
+                std::fs::remove_dir(obstacle).unwrap();
+            }
+            eventually("it accepts again", || store.health().unavailable.is_none());
+            fill(&store, 200, 20, 3, &to).await;
+            assert_eq!(store.totals(to[0]).accepted, accepted + 20);
+        }
+        let stopping = store.clone();
+        let stop = tokio::task::spawn_blocking(move || stopping.stop());
+        tokio::time::timeout(Duration::from_secs(20), stop)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}

@@ -134,12 +134,15 @@ impl Shard {
         let Some((segment, Held::Whole)) = self.segment_of(sequence) else {
             return Ok(None);
         };
-        let mut rows = self.rows(&segment, &[sequence])?;
-        match rows.pop() {
-            Some(Ok(row)) => Ok(Some(row)),
-            Some(Err(_)) | None => Err(ReadError::Damaged {
+        let rows = self.rows(&segment, &[sequence]);
+        match rows.map(|mut rows| rows.pop()) {
+            Ok(Some(Ok(row))) => Ok(Some(row)),
+            // It was resolved and removed while this looked.
+            _ if segment.is_dropped() => Ok(None),
+            Ok(_) => Err(ReadError::Damaged {
                 position: self.position(sequence),
             }),
+            Err(error) => Err(error),
         }
     }
 
@@ -151,14 +154,24 @@ impl Shard {
         sequences: &[u64],
     ) -> Result<Vec<Result<Arc<StoredEvent>, u64>>, ReadError> {
         let context = (self.hash_seed, self.options.vfs.as_deref());
-        let rows = self
-            .readers
-            .rows(segment, sequences, crate::options::READ_BYTES_MAX, context)
-            .map_err(|error| self.unreadable(segment, &error))?;
+        let bytes_max = crate::options::READ_BYTES_MAX;
+        let rows = match self.readers.rows(segment, sequences, bytes_max, context) {
+            Ok(rows) => rows,
+            Err(error) => {
+                let failed = self.unreadable(segment, &error);
+                if segment.is_dropped() || !error.is_lasting(&segment.path) {
+                    return Err(failed);
+                }
+                // A lane that waited for this file would wait for ever, with everything behind it.
+                sequences.iter().copied().map(Err).collect()
+            }
+        };
         Ok(rows
             .into_iter()
             .map(|row| {
-                if let Err(sequence) = &row {
+                if let Err(sequence) = &row
+                    && !segment.is_dropped()
+                {
                     self.condition.degraded(format!(
                         "event {} in {} is damaged on disk",
                         self.position(*sequence),
@@ -175,7 +188,9 @@ impl Shard {
             file: segment.path.display().to_string(),
             reason: error.to_string(),
         };
-        self.condition.degraded(failed.to_string());
+        if !segment.is_dropped() {
+            self.condition.degraded(failed.to_string());
+        }
         failed
     }
 }

@@ -113,14 +113,9 @@ impl IndexFile {
     pub(crate) fn open(disk: &dyn Disk, path: &Path) -> Result<Self, IndexError> {
         let bytes = disk.len(path)?;
         let header = Header::decode(&disk.read_range(path, 0, HEADER_BYTES)?)?;
-        if header
-            .sections
-            .iter()
-            .map(|(length, _)| *length as u64)
-            .sum::<u64>()
-            + HEADER_BYTES as u64
-            != bytes
-        {
+        let sections = header.sections.iter().map(|(length, _)| *length as u64);
+        let expected = sections.fold(HEADER_BYTES as u64, u64::saturating_add);
+        if expected != bytes {
             return Err(IndexError::Damaged("its length does not match its header"));
         }
         let [(length, check), ..] = header.sections;

@@ -12,12 +12,16 @@ use tracing::{debug, warn};
 use wayhold_model::{DestinationId, LaneId, Sequence};
 
 use super::core::Shard;
+use super::index_file::IndexError;
 use super::segment::{self, Segment};
 use crate::disk::{Overwrite, unlink_database};
-use crate::progress::Dropped;
+use crate::progress::{Dropped, NotDurable};
 
 /// How often resolved segments are looked for: cleaning is not urgent, and each look costs a little.
 const CLEAN_EVERY: Duration = Duration::from_millis(250);
+
+/// Segments that one round drops, each for a few syncs: the mark and closed segments wait meanwhile.
+const DROPS_PER_ROUND: usize = 8;
 
 /// How often an idle checkpointer looks for work.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
@@ -62,9 +66,16 @@ fn index(shard: &Shard) {
         .iter()
         .filter(|segment| segment.is_closed() && !segment.is_indexed())
     {
-        if let Err(error) = segment.write_index(shard.disk.as_ref()) {
-            warn!(segment = segment.number(), %error, "an index file cannot be written; trying again");
+        let Err(error) = segment.write_index(shard.disk.as_ref()) else {
+            continue;
+        };
+        if error.kind() == std::io::ErrorKind::StorageFull {
+            shard.space.exhausted();
         }
+        shard.condition.degraded(format!(
+            "{} cannot be written: {error}",
+            segment.index_path.display()
+        ));
     }
 }
 
@@ -80,6 +91,7 @@ fn sync_mark(shard: &Shard, mark: &dyn Overwrite) {
 
 /// Unlinks segments of which nothing is unresolved, and index files that have left the window.
 fn clean(shard: &Shard) {
+    let mut dropped = 0;
     for segment in shard.segments() {
         if !segment.is_closed() || !segment.is_indexed() {
             continue;
@@ -87,7 +99,14 @@ fn clean(shard: &Shard) {
         if segment.rows() == 0 {
             drop_empty(shard, &segment);
         } else if is_resolved(shard, &segment) {
-            drop_segment(shard, &segment);
+            // Progress says in health why it cannot record; the segments stay until it can.
+            if drop_segment(shard, &segment).is_err() {
+                break;
+            }
+            dropped += 1;
+            if dropped == DROPS_PER_ROUND {
+                break;
+            }
         }
     }
     raise_floors(shard);
@@ -136,11 +155,18 @@ fn is_resolved(shard: &Shard, segment: &Segment) -> bool {
             return false;
         }
         match first_unresolved(shard, segment, destination, lane, known.unwrap_or(0)) {
-            Some(sequence) => {
+            Ok(Some(sequence)) => {
                 from.insert(destination, sequence);
                 return false;
             }
-            None => from.insert(destination, RESOLVED),
+            Ok(None) => from.insert(destination, RESOLVED),
+            Err(error) => {
+                shard
+                    .condition
+                    .degraded(format!("{} {error}", segment.index_path.display()));
+                // Not known to be resolved, so it is kept.
+                return false;
+            }
         };
     }
     true
@@ -155,33 +181,22 @@ fn first_unresolved(
     destination: DestinationId,
     lane: LaneId,
     after: u64,
-) -> Option<u64> {
-    let sequences = match segment.lane_after(shard.disk.as_ref(), destination, after, usize::MAX) {
-        Ok(sequences) => sequences,
-        Err(error) => {
-            shard
-                .condition
-                .degraded(format!("{} {error}", segment.index_path.display()));
-            // Not known to be resolved, so it is kept.
-            return Some(after.saturating_add(1));
-        }
-    };
-    shard.progress.view(lane, |view| {
+) -> Result<Option<u64>, IndexError> {
+    let sequences = segment.lane_after(shard.disk.as_ref(), destination, after, usize::MAX)?;
+    Ok(shard.progress.view(lane, |view| {
         sequences
             .into_iter()
             .find(|sequence| !view.is_resolved(Sequence(*sequence)))
-    })
+    }))
 }
 
 /// Records durably that a segment is dropped, then unlinks it. In this order a crash between the two is
 /// completed at the next start, and the accounting counts its events once.
-fn drop_segment(shard: &Shard, segment: &Arc<Segment>) {
-    let Some((first, last)) = segment.span() else {
-        return;
+fn drop_segment(shard: &Shard, segment: &Arc<Segment>) -> Result<(), NotDurable> {
+    // Its WAL may be on its way into the database.
+    let (Some((first, last)), Ok(_changing)) = (segment.span(), segment.files.try_lock()) else {
+        return Ok(());
     };
-    if !shard.readers.close(segment.number()) {
-        return;
-    }
     let accepted: Vec<(LaneId, u64)> = segment
         .counts()
         .into_iter()
@@ -192,23 +207,29 @@ fn drop_segment(shard: &Shard, segment: &Arc<Segment>) {
         first: Sequence(first),
         last: Sequence(last),
     };
-    let recorded = shard.progress.drop_segment(dropped, &accepted);
-    if recorded.is_err() {
-        // Progress says in health why it cannot record; the segment stays until it can.
-        return;
+    shard.progress.drop_segment(dropped, &accepted)?;
+    segment.set_dropped();
+    if !shard.readers.close(segment.number()) {
+        // Somebody looks at it; the next round finds them gone.
+        return Ok(());
     }
     shard.remember_segment(segment);
     if let Err(error) = unlink_database(shard.disk.as_ref(), &segment.path) {
         warn!(segment = segment.number(), %error, "a resolved segment cannot be unlinked; the next start does");
-        return;
+        return Ok(());
     }
     shard.progress.forget_dropped(segment.number());
     debug!(segment = segment.number(), "segment dropped");
+    Ok(())
 }
 
 /// Unlinks a segment that failed before its first row was acknowledged. The index file goes last: it says
 /// that the database holds nothing.
 fn drop_empty(shard: &Shard, segment: &Arc<Segment>) {
+    let Ok(_changing) = segment.files.try_lock() else {
+        return;
+    };
+    segment.set_dropped();
     shard.remember_segment(segment);
     shard
         .remembered
@@ -264,6 +285,10 @@ fn due_for_checkpoint(shard: &Shard) -> Vec<Arc<Segment>> {
 }
 
 fn checkpoint(shard: &Shard, segment: &Segment) {
+    let _changing = segment.files.lock().unwrap_or_else(PoisonError::into_inner);
+    if segment.is_dropped() {
+        return;
+    }
     match segment::checkpoint(&segment.path, shard.options.vfs.as_deref()) {
         Ok(true) => {
             segment.checkpointed.store(true, Ordering::Relaxed);
@@ -272,7 +297,7 @@ fn checkpoint(shard: &Shard, segment: &Segment) {
             }
         }
         Ok(false) => {}
-        Err(error) if segment.path.exists() => {
+        Err(error) => {
             shard.condition.degraded(format!(
                 "{} cannot be checkpointed: {error}",
                 segment.path.display()
@@ -280,7 +305,5 @@ fn checkpoint(shard: &Shard, segment: &Segment) {
             // Trying for ever would hold up accepting; the rows stay readable in the WAL.
             segment.checkpointed.store(true, Ordering::Relaxed);
         }
-        // It was resolved and unlinked meanwhile.
-        Err(_) => {}
     }
 }

@@ -1,9 +1,11 @@
 //! Read connections to segments, opened when a lane needs them and kept in a bounded cache.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::row::Row;
 use super::segment::{Segment, SegmentError, SegmentReader};
+use crate::connection::Fault;
 use crate::options::READERS_OPEN_MAX;
 
 /// The open read connections of one shard, most recently used last.
@@ -23,6 +25,18 @@ pub(crate) enum RowsError {
     Read(#[from] rusqlite::Error),
 }
 
+impl RowsError {
+    /// Whether reading again cannot help: the database is damaged, gone, or not ours.
+    pub(crate) fn is_lasting(&self, path: &Path) -> bool {
+        let is_corrupt = match self {
+            Self::Open(SegmentError::Connection(error)) => error.fault() == Fault::Corrupt,
+            Self::Open(_) => true,
+            Self::Read(error) => Fault::of(error) == Fault::Corrupt,
+        };
+        is_corrupt || matches!(path.try_exists(), Ok(false))
+    }
+}
+
 impl Readers {
     /// Reads these sequences of a segment, ascending, at most `bytes_max` bytes of events; `Err` in the
     /// list for a damaged or missing row.
@@ -35,10 +49,11 @@ impl Readers {
     ) -> Result<Vec<Result<Row, u64>>, RowsError> {
         let reader = match self.cached(segment.number()) {
             Some(reader) => reader,
+            None if segment.is_dropped() => return Err(SegmentError::Dropped.into()),
             None => {
                 let (reader, _) =
                     SegmentReader::open(&segment.path, Some(segment.identity), hash_seed, vfs)?;
-                self.keep(segment.number(), reader)
+                self.keep(segment, reader)
             }
         };
         let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,20 +64,11 @@ impl Readers {
             .collect())
     }
 
-    /// Closes the connection to a segment. `false` while somebody reads it: try again.
+    /// Closes the connections to a dropped segment. `false` while somebody reads it: try again.
     pub(crate) fn close(&self, number: u64) -> bool {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(at) = open.iter().position(|(other, _)| *other == number) else {
-            return true;
-        };
-        if open
-            .get(at)
-            .is_some_and(|(_, reader)| Arc::strong_count(reader) > 1)
-        {
-            return false;
-        }
-        open.remove(at);
-        true
+        open.retain(|(other, reader)| *other != number || Arc::strong_count(reader) > 1);
+        open.iter().all(|(other, _)| *other != number)
     }
 
     fn cached(&self, number: u64) -> Option<SharedReader> {
@@ -74,13 +80,17 @@ impl Readers {
         Some(reader)
     }
 
-    fn keep(&self, number: u64, reader: SegmentReader) -> SharedReader {
+    fn keep(&self, segment: &Segment, reader: SegmentReader) -> SharedReader {
         let reader = Arc::new(Mutex::new(reader));
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if segment.is_dropped() {
+            // It was dropped meanwhile; a connection that stayed open would hold its space.
+            return reader;
+        }
         if open.len() >= READERS_OPEN_MAX {
             open.remove(0);
         }
-        open.push((number, Arc::clone(&reader)));
+        open.push((segment.number(), Arc::clone(&reader)));
         reader
     }
 }

@@ -38,6 +38,10 @@ pub(crate) struct Segment {
     pub(crate) bytes: AtomicU64,
     /// Per destination the first sequence that was unresolved when last looked at.
     pub(crate) unresolved_from: Mutex<BTreeMap<DestinationId, u64>>,
+    /// Held by who changes its files: writes the index, moves the WAL, removes them.
+    pub(crate) files: Mutex<()>,
+    /// Whether it is recorded as dropped: its database goes, or is gone.
+    dropped: AtomicBool,
 }
 
 enum Index {
@@ -67,6 +71,8 @@ impl Segment {
             checkpointed: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
             unresolved_from: Mutex::default(),
+            files: Mutex::default(),
+            dropped: AtomicBool::new(false),
         }
     }
 
@@ -130,6 +136,7 @@ impl Segment {
 
     /// Writes the index file and lets go of the index in memory.
     pub(crate) fn write_index(&self, disk: &dyn Disk) -> std::io::Result<()> {
+        let _changing = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         // Nobody adds to a closed segment, so the lock need not be held while the disk works.
         let recent = match &*self.read() {
             Index::Memory(recent) => recent.clone(),
@@ -274,6 +281,16 @@ impl Segment {
         self.closed_at.load(Ordering::Acquire) != 0
     }
 
+    /// Nobody may open its database from now on.
+    pub(crate) fn set_dropped(&self) {
+        self.dropped.store(true, Ordering::Release);
+    }
+
+    /// Whether its database goes, or is gone, because nothing of it is unresolved.
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Index> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -403,6 +420,8 @@ pub(crate) enum SegmentError {
     Foreign,
     #[error("has format {0}, this binary knows up to {FORMAT}")]
     Newer(u32),
+    #[error("is resolved and being removed")]
+    Dropped,
 }
 
 impl SegmentReader {
@@ -448,9 +467,52 @@ impl SegmentReader {
                 .count();
             let (run, after) = rest.split_at(run);
             rest = after;
-            bytes += self.run(run, bytes_max - bytes, &mut known, &mut rows)?;
+            let before = rows.len();
+            bytes += match self.run(run, bytes_max - bytes, &mut known, &mut rows) {
+                Err(error) if Fault::of(&error) == Fault::Corrupt => {
+                    rows.truncate(before);
+                    self.one_by_one(run, bytes_max - bytes, &mut rows)?
+                }
+                read => read?,
+            };
         }
         Ok(rows)
+    }
+
+    /// Reads a run that has a damaged page in it: each row by its own, so that only what lies on that
+    /// page is damaged.
+    fn one_by_one(
+        &self,
+        run: &[u64],
+        bytes_max: usize,
+        rows: &mut Vec<Result<Row, DamagedRow>>,
+    ) -> Result<usize, rusqlite::Error> {
+        let mut bytes = 0;
+        let mut statement = self.connection.prepare_cached(&format!(
+            "SELECT {} FROM events WHERE sequence = ?1",
+            row::COLUMNS
+        ))?;
+        for &sequence in run {
+            let row = statement.query_row([sequence.cast_signed()], |sql_row| {
+                Ok(row::read(sql_row, &self.origin, &mut None))
+            });
+            let row = match row {
+                Ok(row) => row,
+                Err(error)
+                    if error == rusqlite::Error::QueryReturnedNoRows
+                        || Fault::of(&error) == Fault::Corrupt =>
+                {
+                    Err(DamagedRow { sequence })
+                }
+                Err(error) => return Err(error),
+            };
+            bytes += row.as_ref().map_or(0, |row| row.stored.event.size());
+            rows.push(row);
+            if bytes >= bytes_max {
+                break;
+            }
+        }
+        Ok(bytes)
     }
 
     /// Reads a run of consecutive sequences with one statement.
@@ -473,10 +535,7 @@ impl SegmentReader {
         let mut next = first;
         while let Some(sql_row) = found.next()? {
             let row = row::read(sql_row, &self.origin, known);
-            let sequence = match &row {
-                Ok(row) => row.stored.position.sequence.0,
-                Err(damaged) => damaged.sequence,
-            };
+            let sequence = sequence_of(&row);
             rows.extend((next..sequence).map(|sequence| Err(DamagedRow { sequence })));
             next = sequence + 1;
             bytes += row.as_ref().map_or(0, |row| row.stored.event.size());
@@ -490,20 +549,59 @@ impl SegmentReader {
     }
 
     /// Hands every row to `take`, ascending: what recovery reads of a segment without an index file.
+    ///
+    /// # Errors
+    /// Not all could be read. What lies before the damage and what lies after it was handed over.
     pub(crate) fn each(
         &self,
         mut take: impl FnMut(Result<Row, DamagedRow>),
     ) -> Result<(), rusqlite::Error> {
+        let mut last = None;
+        let Err(error) = self.scan("ASC", |row| {
+            last = Some(sequence_of(&row));
+            take(row);
+            true
+        }) else {
+            return Ok(());
+        };
+        let mut rest = Vec::new();
+        // From the other end up to the damage, which is an error again, or to what was read already.
+        drop(self.scan("DESC", |row| {
+            let is_new = last.is_none_or(|last| sequence_of(&row) > last);
+            if is_new {
+                rest.push(row);
+            }
+            is_new
+        }));
+        rest.into_iter().rev().for_each(take);
+        Err(error)
+    }
+
+    /// Hands rows to `take` in this order until it returns false.
+    fn scan(
+        &self,
+        order: &str,
+        mut take: impl FnMut(Result<Row, DamagedRow>) -> bool,
+    ) -> Result<(), rusqlite::Error> {
         let mut known = None;
         let mut statement = self.connection.prepare(&format!(
-            "SELECT {} FROM events ORDER BY sequence",
+            "SELECT {} FROM events ORDER BY sequence {order}",
             row::COLUMNS
         ))?;
         let mut found = statement.query([])?;
         while let Some(sql_row) = found.next()? {
-            take(row::read(sql_row, &self.origin, &mut known));
+            if !take(row::read(sql_row, &self.origin, &mut known)) {
+                break;
+            }
         }
         Ok(())
+    }
+}
+
+fn sequence_of(row: &Result<Row, DamagedRow>) -> u64 {
+    match row {
+        Ok(row) => row.stored.position.sequence.0,
+        Err(damaged) => damaged.sequence,
     }
 }
 
@@ -536,4 +634,32 @@ fn read_identity(connection: &Connection) -> Result<Identity, SegmentError> {
         return Err(SegmentError::Newer(format));
     }
     Ok(identity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SystemDisk;
+
+    #[test]
+    fn two_who_seal_a_segment_at_once_leave_one_whole_index_file() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 1..=200 {
+            let identity = Identity {
+                generation: 1,
+                shard: 0,
+                number,
+                uuid: 5,
+            };
+            let segment = Segment::unindexed(dir.path(), identity, Recent::default());
+            std::thread::scope(|scope| {
+                let seal = || segment.write_index(&SystemDisk);
+                let both = [scope.spawn(seal), scope.spawn(seal)];
+                for sealed in both {
+                    sealed.join().unwrap().unwrap();
+                }
+            });
+            IndexFile::open(&SystemDisk, &segment.index_path).unwrap();
+        }
+    }
 }
