@@ -98,7 +98,11 @@ async fn a_mark_that_is_gone_or_torn_only_costs_a_copy() {
             _ => std::fs::write(&mark, [0xff; 8192]).unwrap(),
         }
         let (store, recovery) = open(dir.path(), &options(), &clock);
-        assert_eq!(recovery.unproven, 40, "{damage}");
+        assert_eq!(
+            (recovery.unproven, recovery.unclean),
+            (40, true),
+            "{damage}"
+        );
         deliver_all(&store, &to, 40).await;
         store.stop();
     }
@@ -177,13 +181,14 @@ async fn a_wal_that_ends_below_the_mark_is_named_with_the_lost_range() {
 async fn unknown_files_are_put_aside_and_leftovers_of_our_own_are_removed() {
     let (dir, to, clock) = killed_with_stale_mark(10, 10).await;
     let shard = shard(dir.path());
-    for name in ["notes.txt", "77.bak", "9.db-wal", "3.idx.tmp"] {
+    let stranger = format!("{}.bak", u64::MAX);
+    for name in ["notes.txt", "77.bak", "9.db-wal", "3.idx.tmp", &stranger] {
         std::fs::write(shard.join(name), b"?").unwrap();
     }
     let (store, recovery) = open(dir.path(), &options(), &clock);
     deliver_all(&store, &to, 10).await;
     store.stop();
-    for name in ["notes.txt", "77.bak", "9.db-wal"] {
+    for name in ["notes.txt", "77.bak", "9.db-wal", &stranger] {
         assert!(
             shard.join(format!("{name}.quarantined.1")).exists(),
             "{name}"
@@ -327,4 +332,185 @@ async fn restarts_under_way_of_segment_changes_lose_nothing_and_double_nothing()
     let totals = store.totals(to[0]);
     assert_eq!((totals.accepted, totals.pending), (accepted, accepted));
     store.stop();
+}
+
+#[tokio::test]
+async fn starts_without_new_events_find_nothing_wrong_and_give_no_sequence_twice() {
+    let clock = HandClock::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let to = destinations(&store, 1);
+    fill(&store, 0, 20, 5, &to).await;
+    store.stop();
+    for start in 0..5 {
+        let (store, recovery) = open(dir.path(), &tiny(), &clock);
+        assert_eq!(recovery.findings, Vec::<String>::new(), "start {start}");
+        assert!(!recovery.unclean);
+        if start == 1 {
+            let mut lane = store.lane(to[0]).unwrap();
+            let all: Vec<_> = drain(&mut lane, 100)
+                .iter()
+                .map(|delivery| delivery.event.position)
+                .collect();
+            lane.handle().settle_delivered(&all);
+            eventually("every segment that had a row is dropped", || {
+                store.figures().segments_closed == 0
+            });
+        }
+        if start == 3 {
+            // Also when the window is over and no file names them any more.
+            clock.forward(Duration::from_secs(25 * 3600));
+            eventually("index files are forgotten", || {
+                files(dir.path(), ".idx").is_empty()
+            });
+        }
+        store.stop();
+    }
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let next = fill(&store, 100, 1, 5, &to).await;
+    assert_eq!(next[0].position.sequence.0, 21);
+    assert_eq!(store.totals(to[0]).accepted, 21);
+    store.stop();
+}
+
+#[tokio::test]
+async fn without_mark_and_an_index_file_from_the_middle_order_holds_and_nothing_is_skipped() {
+    let clock = HandClock::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let to = destinations(&store, 1);
+    fill(&store, 0, 60, 5, &to).await;
+    eventually("segments are indexed", || {
+        files(dir.path(), ".idx").len() >= 5
+    });
+    store.stop();
+    std::fs::remove_file(shard(dir.path()).join("mark")).unwrap();
+    std::fs::remove_file(shard(dir.path()).join("1.idx")).unwrap();
+    let (store, recovery) = open(dir.path(), &tiny(), &clock);
+    assert!(recovery.unclean);
+    deliver_all(&store, &to, 60).await;
+    assert_eq!(store.totals(to[0]).pending, 60);
+    store.stop();
+}
+
+#[tokio::test]
+async fn the_sequence_of_a_damaged_row_above_the_mark_is_not_given_again() {
+    let (dir, to, clock) = killed_with_stale_mark(40, 25).await;
+    let database = largest(&shard(dir.path()), ".db-wal").replace("-wal", "");
+    let connection = rusqlite::Connection::open(&database).unwrap();
+    let damaged = connection.execute("UPDATE events SET data = x'00' WHERE id = '39'", []);
+    assert_eq!(damaged.unwrap(), 1);
+    drop(connection);
+    let (store, recovery) = open(dir.path(), &options(), &clock);
+    assert!(recovery.findings[0].contains("g1.s0.40"));
+    let next = fill(&store, 100, 1, 5, &to).await;
+    assert_eq!(next[0].position.sequence.0, 41);
+    store.stop();
+}
+
+/// The largest file of a directory whose name ends so.
+fn largest(dir: &Path, ending: &str) -> String {
+    std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_name().to_string_lossy().ends_with(ending))
+        .max_by_key(|entry| entry.metadata().unwrap().len())
+        .unwrap()
+        .path()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Moves a segment's WAL into its database and fills a page in the middle of its events with rubbish.
+fn damage_a_page(database: &str) {
+    let connection = rusqlite::Connection::open(database).unwrap();
+    connection
+        .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        .unwrap();
+    drop(connection);
+    let mut bytes = std::fs::read(database).unwrap();
+    let page = bytes.len() / 4096 / 2;
+    bytes[page * 4096..][..4096].fill(0xff);
+    std::fs::write(database, bytes).unwrap();
+}
+
+/// What is left of `0..count` is in order, and the loss is one stretch of at most a page or two.
+fn one_gap(left: &[String], count: u64) {
+    let mut missing = names(0..count);
+    missing.retain(|id| !left.contains(id));
+    let first: u64 = missing.first().unwrap().parse().unwrap();
+    assert_eq!(missing, names(first..first + missing.len() as u64));
+    assert!(missing.len() < 40, "{missing:?}");
+    let mut expected = names(0..count);
+    expected.retain(|id| !missing.contains(id));
+    assert_eq!(left, expected);
+}
+
+#[tokio::test]
+async fn a_damaged_page_of_the_last_segment_costs_what_lies_on_it_and_not_the_start() {
+    for marked in [300, 10] {
+        let (dir, to, clock) = killed_with_stale_mark(300, marked).await;
+        let wal = largest(&shard(dir.path()), ".db-wal");
+        damage_a_page(wal.trim_end_matches("-wal"));
+        let (store, recovery) = open(dir.path(), &options(), &clock);
+        assert!(
+            recovery
+                .findings
+                .iter()
+                .any(|finding| finding.contains("cannot be read whole")),
+            "{:?}",
+            recovery.findings
+        );
+        one_gap(&ids(&drain(&mut store.lane(to[0]).unwrap(), 16)), 300);
+        let next = fill(&store, 1000, 1, 5, &to).await;
+        assert_eq!(next[0].position.sequence.0, 301);
+        store.stop();
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_page_of_a_sealed_segment_stops_no_lane() {
+    let (dir, to, clock) = killed_with_stale_mark(300, 300).await;
+    open(dir.path(), &options(), &clock).0.stop();
+    let wal = largest(&shard(dir.path()), ".db-wal");
+    damage_a_page(wal.trim_end_matches("-wal"));
+    let (store, recovery) = open(dir.path(), &options(), &clock);
+    assert_eq!(recovery.findings, Vec::<String>::new());
+    for max in [1, 16, 1000] {
+        one_gap(&ids(&drain(&mut store.lane(to[0]).unwrap(), max)), 300);
+    }
+    assert!(store.health().degraded[0].contains("is damaged on disk"));
+    store.stop();
+}
+
+#[tokio::test]
+async fn a_database_that_is_damaged_as_a_whole_or_gone_stops_no_lane() {
+    for damage in ["damaged", "gone"] {
+        let clock = HandClock::new();
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(dir.path(), &tiny(), &clock);
+        let to = destinations(&store, 1);
+        fill(&store, 0, 60, 5, &to).await;
+        store.stop();
+        let (store, _) = open(dir.path(), &tiny(), &clock);
+        let victim = shard(dir.path()).join("3.db");
+        match damage {
+            "gone" => std::fs::remove_file(&victim).unwrap(),
+            _ => {
+                // Also the log: what is whole there is still read.
+                for suffix in ["", "-wal"] {
+                    let file = format!("{}{suffix}", victim.display());
+                    std::fs::write(file, [0xff; 8192]).unwrap();
+                }
+            }
+        }
+        let left = ids(&drain(&mut store.lane(to[0]).unwrap(), 16));
+        assert_eq!(
+            left,
+            [names(0..16), names(24..60)].concat(),
+            "the third segment held 16 to 23"
+        );
+        assert!(store.health().degraded[0].contains("3.db"));
+        store.stop();
+    }
 }

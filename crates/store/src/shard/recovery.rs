@@ -61,15 +61,16 @@ impl Opening<'_> {
     pub(crate) fn run(self) -> Result<Recovered, OpenError> {
         let (mark_file, mark) = MarkFile::open(self.disk(), &self.dir().join("mark"))
             .map_err(|error| unusable(&self.dir().join("mark"), &error))?;
-        // A mark without a whole slot proves nothing: everything that is not sealed is copied.
-        let mark = mark.unwrap_or_default();
-        self.finish_drops()?;
+        let dropped = self.finish_drops()?;
         let files = self.sort_files()?;
+        // Without a mark nobody knows how the last run ended, if there was one.
+        let unclean = mark.map_or(!files.databases.is_empty(), |mark| !mark.clean);
+        // A mark without a whole slot proves nothing: what follows the sealed segments is copied.
+        let mark = mark.unwrap_or_default();
         let (mut segments, remembered) = self.indexed(&files)?;
         let mut left = self.unindexed(&files, &mark)?;
 
-        let highest = files.highest.max(mark.newest());
-        let number = highest + 1;
+        let number = files.highest.max(mark.newest()).max(dropped) + 1;
         let made = self.recipe.make(number);
         let made = made.map_err(|error| unusable(&database_path(self.dir(), number), &error))?;
         let mut active = Active {
@@ -82,7 +83,9 @@ impl Opening<'_> {
         self.copy(&unproven, &mut active)?;
         self.seal(&mut left, &mut segments)?;
 
-        let newest = self.newest_sequence(&segments, &remembered, &active, &mark);
+        let newest = self
+            .newest_sequence(&segments, &remembered, &active, &mark)
+            .max(left.highest);
         let mut start = Start {
             next: newest + 1,
             now: self.store_time(&segments, &remembered, &active),
@@ -98,7 +101,7 @@ impl Opening<'_> {
             start,
             next_number: number + 1,
             unproven: unproven.len() as u64,
-            unclean: !mark.clean && mark != Mark::default(),
+            unclean,
         })
     }
 
@@ -110,14 +113,17 @@ impl Opening<'_> {
         &self.recipe.dir
     }
 
-    /// Unlinks what the last run had recorded as dropped.
-    fn finish_drops(&self) -> Result<(), OpenError> {
+    /// Unlinks what the last run had recorded as dropped; the highest number of it, which must not be
+    /// given again while that record may still be on disk.
+    fn finish_drops(&self) -> Result<u64, OpenError> {
+        let mut highest = 0;
         for dropped in self.progress.dropped() {
             let path = database_path(self.dir(), dropped.segment);
             unlink_database(self.disk(), &path).map_err(|error| unusable(&path, &error))?;
             self.progress.forget_dropped(dropped.segment);
+            highest = highest.max(dropped.segment);
         }
-        Ok(())
+        Ok(highest)
     }
 
     fn sort_files(&self) -> Result<Files, OpenError> {
@@ -131,12 +137,9 @@ impl Opening<'_> {
             .map(|name| name.to_string_lossy().into_owned())
             .collect();
         for name in &names {
-            let number = name
-                .split('.')
-                .next()
-                .and_then(|stem| stem.parse::<u64>().ok());
+            let (number, rest) = parse(name);
             files.highest = files.highest.max(number.unwrap_or(0));
-            match (number, name.split_once('.').map(|(_, rest)| rest)) {
+            match (number, rest) {
                 (Some(number), Some("db")) => {
                     files.databases.insert(number);
                 }
@@ -155,11 +158,7 @@ impl Opening<'_> {
     /// Removes our own leftovers and quarantines what nobody knows.
     fn judge(&self, name: &str, files: &Files) -> Result<(), OpenError> {
         let path = self.dir().join(name);
-        let number = name
-            .split('.')
-            .next()
-            .and_then(|stem| stem.parse::<u64>().ok());
-        let rest = name.split_once('.').map(|(_, rest)| rest);
+        let (number, rest) = parse(name);
         let ours = name == "mark" || name.starts_with("state") || name.contains(".quarantined.");
         match (number, rest) {
             _ if ours => Ok(()),
@@ -303,6 +302,9 @@ impl Opening<'_> {
     /// not come to, a prepared one.
     fn unindexed(&self, files: &Files, mark: &Mark) -> Result<Left, OpenError> {
         let mut left = Left::default();
+        // Before a segment takes a row, or is sealed, the one before it was synced to its end.
+        let sealed = files.indexes.last().copied().unwrap_or(0);
+        let closed_below = mark.newest().max(sealed);
         for number in files.databases.iter().copied() {
             // An index file that was put aside counts as absent.
             let path = database_path(self.dir(), number);
@@ -324,8 +326,20 @@ impl Opening<'_> {
                         && identity.generation == self.recipe.generation
                         && identity.shard == self.recipe.shard =>
                 {
-                    let recent = self.read(&reader, number, mark, &mut left)?;
+                    let marked = mark.reach(number).map_or(0, |reach| reach.last);
+                    let proven = match number < closed_below {
+                        true => u64::MAX,
+                        false => marked,
+                    };
+                    let (recent, last) = self.read(&reader, &path, proven, &mut left);
                     drop(reader);
+                    if last < marked {
+                        self.condition.degraded(format!(
+                            "the tail of {} is damaged: sequences {} to {marked} are lost",
+                            path.display(),
+                            last + 1
+                        ));
+                    }
                     left.sealable
                         .push(Segment::unindexed(self.dir(), identity, recent));
                 }
@@ -366,50 +380,46 @@ impl Opening<'_> {
             && len(Path::new(&wal)) <= 16 * u64::from(self.recipe.page_size)
     }
 
+    /// Reads what there is of a segment: rows up to `proven` are where they belong, those above it are
+    /// left to be copied. Also the last sequence that the file names.
     fn read(
         &self,
         reader: &SegmentReader,
-        number: u64,
-        mark: &Mark,
+        path: &Path,
+        proven: u64,
         left: &mut Left,
-    ) -> Result<Recent, OpenError> {
-        let reach = mark.reach(number);
-        let closed = number < mark.newest();
+    ) -> (Recent, u64) {
         let mut recent = Recent::default();
         let mut last = 0;
-        let path = database_path(self.dir(), number);
-        reader
-            .each(|row| match row {
-                Ok(row) => {
-                    let sequence = row.stored.position.sequence.0;
-                    last = last.max(sequence);
-                    if closed || reach.is_some_and(|reach| sequence <= reach.last) {
-                        recent.push(&row);
-                    } else {
-                        left.unproven.insert(sequence, row);
-                    }
+        let whole = reader.each(|row| match row {
+            Ok(row) => {
+                let sequence = row.stored.position.sequence.0;
+                last = last.max(sequence);
+                if sequence <= proven {
+                    recent.push(&row);
+                } else {
+                    left.unproven.insert(sequence, row);
                 }
-                Err(damaged) => {
-                    last = last.max(damaged.sequence);
-                    self.condition.degraded(format!(
-                        "event g{}.s{}.{} in {} is damaged on disk",
-                        self.recipe.generation,
-                        self.recipe.shard,
-                        damaged.sequence,
-                        path.display()
-                    ));
-                }
-            })
-            .map_err(|error| unusable(&path, &error))?;
-        if let Some(reach) = reach.filter(|reach| last < reach.last) {
+            }
+            Err(damaged) => {
+                last = last.max(damaged.sequence);
+                self.condition.degraded(format!(
+                    "event g{}.s{}.{} in {} is damaged on disk",
+                    self.recipe.generation,
+                    self.recipe.shard,
+                    damaged.sequence,
+                    path.display()
+                ));
+            }
+        });
+        if let Err(error) = whole {
             self.condition.degraded(format!(
-                "the tail of {} is damaged: sequences {} to {} are lost",
-                path.display(),
-                last + 1,
-                reach.last
+                "{} cannot be read whole, what lies on its damaged pages is lost: {error}",
+                path.display()
             ));
         }
-        Ok(recent)
+        left.highest = left.highest.max(last);
+        (recent, last)
     }
 
     fn set_aside_database(
@@ -504,12 +514,24 @@ impl Opening<'_> {
     /// Everything below is sealed: the mark may speak of the new segment, and keeps the highest sequence
     /// even when every file that named it is gone.
     fn move_mark(&self, start: &mut Start, newest: u64) -> Result<(), OpenError> {
-        let reach = Reach {
-            segment: start.active.segment.number(),
+        let active = &start.active;
+        let number = active.segment.number();
+        // What came before; of the new segment it may only say what lies in it, or the next start would
+        // miss the rest.
+        let before = Reach {
+            segment: number - 1,
             last: newest,
-            wal_bytes: start.active.file.wal_bytes(),
+            wal_bytes: 0,
         };
-        advance(&mut start.mark, reach);
+        advance(&mut start.mark, before);
+        if let Some((_, last)) = active.segment.span() {
+            let copied = Reach {
+                segment: number,
+                last,
+                wal_bytes: active.file.wal_bytes(),
+            };
+            advance(&mut start.mark, copied);
+        }
         let path = self.dir().join("mark");
         start
             .mark_file
@@ -519,9 +541,22 @@ impl Opening<'_> {
     }
 }
 
+/// Number and ending of a name. A number that counting up would never reach is a stranger's.
+fn parse(name: &str) -> (Option<u64>, Option<&str>) {
+    const NUMBER_MAX: u64 = u64::MAX / 2;
+    let (stem, rest) = match name.split_once('.') {
+        Some((stem, rest)) => (stem, Some(rest)),
+        None => (name, None),
+    };
+    let number = stem.parse().ok().filter(|number| *number <= NUMBER_MAX);
+    (number, rest)
+}
+
 /// What the last run left without an index file.
 #[derive(Default)]
 struct Left {
+    /// The highest sequence that any of its rows names, damaged or not.
+    highest: u64,
     sealable: Vec<Segment>,
     /// By sequence: after a crash between copying and sealing a row lies in two files.
     unproven: BTreeMap<u64, Row>,
