@@ -251,6 +251,7 @@ async fn resolved_segments_are_unlinked_and_the_account_still_holds() {
         std::thread::spawn(move || {
             while watching.load(Ordering::Relaxed) {
                 assert_eq!(watched.totals(destination).accepted, 60);
+                std::thread::yield_now();
             }
         })
     };

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::row::Row;
 use super::segment::{Segment, SegmentError, SegmentReader};
-use crate::connection::Fault;
+use crate::connection::{ConnectionError, Fault};
 use crate::options::READERS_OPEN_MAX;
 
 /// The open read connections of one shard, most recently used last.
@@ -29,6 +29,12 @@ impl RowsError {
     /// Whether reading again cannot help: the database is damaged, gone, or not ours.
     pub(crate) fn is_lasting(&self, path: &Path) -> bool {
         let is_corrupt = match self {
+            // A database without our tables is an error of the statement to SQLite.
+            Self::Open(SegmentError::Connection(ConnectionError::Sqlite(error)))
+                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::Unknown) =>
+            {
+                true
+            }
             Self::Open(SegmentError::Connection(error)) => error.fault() == Fault::Corrupt,
             Self::Open(_) => true,
             Self::Read(error) => Fault::of(error) == Fault::Corrupt,
