@@ -65,7 +65,7 @@ fn kill_episode(seed: u64, kills: u64) {
     };
     let account = judge_run(&mut server, &plan.history, &receiver, bounds);
     assert!(left_open > 0, "no request was in flight when it was killed");
-    println!("seed {seed}: {kills} kills ({while_starting} while starting), {account:?}");
+    println!("seed {seed}: {kills} kills ({while_starting} while starting), {account}");
     let (status, _) = server.terminate();
     assert!(status.success(), "{status}");
 }

@@ -71,6 +71,13 @@ impl Plan {
         Ok(answer)
     }
 
+    /// Sends an event and does not wait for what becomes of it.
+    pub(crate) fn send_and_leave(&self, event: Event) {
+        self.history.intend(event);
+        let (headers, body) = single(event);
+        Client::new(self.address).post_and_leave("/v1/events", &headers, &body);
+    }
+
     fn check_duplicates(&self, known: &[Told], answer: &Answer) {
         let receipts = answer.json();
         for (index, known) in known.iter().enumerate() {

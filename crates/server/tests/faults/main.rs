@@ -10,7 +10,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    clippy::string_slice,
     clippy::panic,
     clippy::print_stdout,
     reason = "a test that meets the unexpected fails, and says where"
@@ -27,6 +26,21 @@ mod history;
 
 mod load;
 
+mod native;
+mod volume;
+
 mod kill;
 
 mod stop;
+
+mod power_cut;
+
+mod unsynced_tail;
+
+mod failed_sync;
+
+mod call_by_call;
+
+mod full_disk;
+
+mod damage;

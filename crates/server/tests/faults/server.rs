@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,12 +12,16 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::client::Client;
+use super::history::Event;
 
 /// How long a start, a drain or a stop may take before the test gives up: far more than they need.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often is looked whether something has happened yet.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Lines of the log that a failure shows.
+const LAST_WORDS: usize = 40;
 
 /// A server's folder, configuration and, while it runs, process.
 pub(crate) struct Server {
@@ -63,7 +68,11 @@ open_max = "200ms"
 to = ["archive", "hook"]
 "#
         );
-        std::fs::write(folder.join("wayhold.toml"), text).unwrap();
+        // Synced: a power cut must not take it.
+        let mut file = File::create(folder.join("wayhold.toml")).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file.sync_all().unwrap();
+        File::open(folder).unwrap().sync_all().unwrap();
         Self {
             folder: folder.to_owned(),
             address,
@@ -98,6 +107,7 @@ to = ["archive", "hook"]
         let child = Command::new(env!("CARGO_BIN_EXE_wayhold"))
             .args(["serve", "--config"])
             .arg(self.folder.join("wayhold.toml"))
+            .current_dir(self.folder.parent().unwrap())
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -165,6 +175,19 @@ to = ["archive", "hook"]
         }
     }
 
+    /// Stops all its threads where they are; what the kernel does for them still ends, but none of them
+    /// learns of it.
+    pub(crate) fn freeze(&self) {
+        let Some(child) = &self.child else { return };
+        let process = rustix::process::Pid::from_child(child);
+        // It may have ended by itself, which is as good.
+        rustix::process::kill_process(process, rustix::process::Signal::STOP).ok();
+        let begun = Instant::now();
+        while !is_frozen(child.id()) {
+            self.check_patience(begun, "does not freeze");
+        }
+    }
+
     /// SIGTERM; how it ended and how long that took.
     pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
         let child = self.child.as_ref().expect("a running server");
@@ -181,6 +204,13 @@ to = ["archive", "hook"]
             Ok(answer) if answer.status == 200 => answer.json(),
             other => self.fail(&format!("GET {target}: {other:?}")),
         }
+    }
+
+    /// Whether it can say where an event is.
+    pub(crate) fn knows(&self, event: Event) -> bool {
+        let target = format!("/v1/events?source=/faults&id={}", event.0);
+        let answer = Client::new(self.address).get(&target).expect("an answer");
+        answer.status == 200
     }
 
     pub(crate) fn status(&self) -> Value {
@@ -230,11 +260,25 @@ to = ["archive", "hook"]
         let log = self.log();
         let lines: Vec<_> = log.lines().collect();
         let mut last = String::new();
-        for line in &lines[lines.len().saturating_sub(20)..] {
+        for line in &lines[lines.len().saturating_sub(LAST_WORDS)..] {
             writeln!(last, "  {line}").unwrap();
         }
         panic!("the server {what}\n{last}");
     }
+}
+
+/// Whether no thread of a process runs or will run: stopped, ended, or in the kernel and stopped on its
+/// way out.
+fn is_frozen(process: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else {
+        return true;
+    };
+    threads.flatten().all(|thread| {
+        let status = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The state follows the command, which is in parentheses.
+        let state = status.rsplit(") ").next().unwrap_or_default();
+        state.is_empty() || state.starts_with(['T', 'D', 'Z', 'X'])
+    })
 }
 
 impl Drop for Server {

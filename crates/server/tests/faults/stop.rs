@@ -54,5 +54,5 @@ fn stop_episode(seed: u64, stops: u64) {
         unclean_stops: 0,
     };
     let account = judge_run(&mut server, &plan.history, &receiver, bounds);
-    println!("seed {seed}: {stops} stops, the slowest in {slowest:?}, {account:?}");
+    println!("seed {seed}: {stops} stops, the slowest in {slowest:?}, {account}");
 }
