@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use serde::Deserialize;
@@ -330,32 +330,42 @@ pub(crate) fn judge_run(
     }
 }
 
-/// What the file destination holds, in order; every line must be whole.
+/// What the file destination holds, in order, with the files that it renamed: full ones, and those that
+/// it set aside after a failed write or sync, of which the last line may be torn.
 pub(crate) fn archived(path: &Path) -> Vec<Arrival> {
+    let numbered = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{number}"));
+        PathBuf::from(name)
+    };
+    let renamed = (1..).map(numbered).take_while(|path| path.exists());
+    let mut arrivals = Vec::new();
+    for file in renamed {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
+        arrivals.extend(whole.lines().map(archived_line));
+    }
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    arrivals.extend(text.lines().map(archived_line));
+    arrivals
+}
+
+fn archived_line(line: &str) -> Arrival {
     #[derive(Deserialize)]
     struct Line<'a> {
         id: String,
         #[serde(borrow)]
         data: &'a RawValue,
     }
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.lines()
-        .map(|line| {
-            let line: Line<'_> = serde_json::from_str(line).unwrap_or_else(|error| {
-                panic!(
-                    "{} holds a line that is not whole: {error}: {line}",
-                    path.display()
-                )
-            });
-            let number = line.id.parse().unwrap();
-            Arrival {
-                number,
-                intact: line.data.get().as_bytes() == Event(number).body(),
-                confirmed: true,
-                watched: 0,
-            }
-        })
-        .collect()
+    let line: Line<'_> = serde_json::from_str(line)
+        .unwrap_or_else(|error| panic!("expected one whole event: {error}: {line}"));
+    let number = line.id.parse().unwrap();
+    Arrival {
+        number,
+        intact: line.data.get().as_bytes() == Event(number).body(),
+        confirmed: true,
+        watched: 0,
+    }
 }
 
 #[cfg(test)]

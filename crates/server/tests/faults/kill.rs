@@ -60,7 +60,7 @@ fn kill_episode(seed: u64, kills: u64) {
     receiver.feel(Mood::Well);
     server.drain();
     let bounds = Bounds {
-        stored_min: 100 + 50 * usize::try_from(kills).unwrap(),
+        stored_min: 100 + 20 * usize::try_from(kills).unwrap(),
         unclean_stops: kills,
     };
     let account = judge_run(&mut server, &plan.history, &receiver, bounds);

@@ -10,6 +10,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::string_slice,
     clippy::panic,
     clippy::print_stdout,
     reason = "a test that meets the unexpected fails, and says where"

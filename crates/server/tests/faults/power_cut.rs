@@ -50,7 +50,7 @@ fn cut_episode(seed: u64, cuts: u64) {
     load.stop();
     receiver.feel(Mood::Well);
     let bounds = Bounds {
-        stored_min: 50 * usize::try_from(cuts).unwrap(),
+        stored_min: 20 * usize::try_from(cuts).unwrap(),
         unclean_stops: cuts,
     };
     let account = judge_run(&mut server, &plan.history, &receiver, bounds);
