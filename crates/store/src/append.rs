@@ -17,7 +17,7 @@ use crate::window::{Candidates, Reservations};
 
 /// How long a request waits for room in the queue: longer, and the producer should know that the disk
 /// does not keep up.
-const ROOM_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const ROOM_WAIT: Duration = Duration::from_secs(5);
 
 /// What the queue charges an event for beside its bytes.
 const EVENT_OVERHEAD: usize = 256;

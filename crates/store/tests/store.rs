@@ -522,3 +522,36 @@ async fn accepting_is_refused_while_segments_cannot_be_sealed_and_a_stop_does_no
             .unwrap();
     }
 }
+
+#[tokio::test]
+async fn segments_that_an_earlier_run_did_not_checkpoint_hold_nobody_up() {
+    let clock = HandClock::new();
+    let dir = tempfile::tempdir().unwrap();
+    let never = Options {
+        checkpoint_after: Duration::from_secs(3600),
+        ..tiny()
+    };
+    let (store, _) = open(dir.path(), &never, &clock);
+    let to = destinations(&store, 1);
+    fill(&store, 0, 120, 3, &to).await;
+    store.stop();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    // A reader in each keeps the checkpointer busy for as long as it waits for one.
+    let readers: Vec<_> = files(dir.path(), ".idx")
+        .into_iter()
+        .map(|name| dir.path().join("g1/s0").join(name).with_extension("db"))
+        .map(|path| rusqlite::Connection::open(path).unwrap())
+        .collect();
+    for reader in &readers {
+        let begun = reader.execute_batch("BEGIN; SELECT count(*) FROM events;");
+        begun.unwrap();
+    }
+    // Time passes by hand, so that everything left is due at once.
+    clock.forward(Duration::from_secs(1));
+    let filled = fill(&store, 200, 30, 3, &to);
+    tokio::time::timeout(Duration::from_secs(4), filled)
+        .await
+        .expect("accepting does not wait for what an earlier run left");
+    drop(readers);
+    store.stop();
+}

@@ -60,7 +60,7 @@ pub(crate) enum Order {
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long requests wait for closed segments to be sealed and checkpointed before they are refused.
-const KEEPING_PATIENCE: Duration = Duration::from_secs(2);
+const KEEPING_PATIENCE: Duration = crate::append::ROOM_WAIT;
 
 /// Why nothing is accepted while closed segments cannot be sealed or checkpointed.
 const KEEPING_BEHIND: &str = "closed segments wait for their index files or checkpoints";
@@ -76,6 +76,8 @@ pub(crate) struct Writer {
     active: Active,
     mark_file: MarkFile,
     mark: Mark,
+    /// Number of the first segment of this run.
+    first_segment: u64,
     /// The next sequence to give.
     next: u64,
     /// Store time: never moves backwards.
@@ -122,6 +124,7 @@ impl Writer {
             shard,
             orders,
             prepared,
+            first_segment: active.segment.number(),
             active,
             mark_file,
             mark,
@@ -350,7 +353,9 @@ impl Writer {
             u64::try_from(self.shard.options.checkpoint_after.as_micros()).unwrap_or(u64::MAX),
         );
         let unindexed = closed().filter(|segment| !segment.is_indexed()).count();
+        // What an earlier run left is due all at once and grows no further: it holds nobody up.
         let waiting = closed()
+            .filter(|segment| segment.number() >= self.first_segment)
             .filter(|segment| !segment.checkpointed.load(Ordering::Relaxed))
             .filter(|segment| segment.closed_at.load(Ordering::Relaxed) < old)
             .count();
