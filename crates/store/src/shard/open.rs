@@ -177,7 +177,11 @@ fn start_threads(
     let (prepared, preparing) = preparer::start(recipe, next_number, Arc::clone(&stop))?;
     let mark = shard.disk.overwrite(&shard.dir.join("mark"))?;
     let writer = Writer::new(Arc::clone(shard), received, prepared, start);
-    let writer = spawn("wayhold-writer", move || writer.run())?;
+    let panics = NamesPanic(Arc::clone(shard));
+    let writer = spawn("wayhold-writer", move || {
+        let _named = panics;
+        writer.run();
+    })?;
     let (kept, until) = (Arc::clone(shard), Arc::clone(&stop));
     let keeping = spawn("wayhold-keeper", move || {
         keeper::run(&kept, mark.as_ref(), &until);
@@ -195,6 +199,19 @@ fn start_threads(
             stop,
         },
     ))
+}
+
+/// Held by the writer's thread: should it panic, readiness says so, since nothing can be accepted until a
+/// restart.
+struct NamesPanic(Arc<Shard>);
+
+impl Drop for NamesPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let reason = "the writer ended by a fault of its own; restart the server";
+            self.0.condition.set_unavailable(Some(reason.to_owned()));
+        }
+    }
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
