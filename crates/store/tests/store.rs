@@ -548,10 +548,8 @@ async fn segments_that_an_earlier_run_did_not_checkpoint_hold_nobody_up() {
     }
     // Time passes by hand, so that everything left is due at once.
     clock.forward(Duration::from_secs(1));
-    let filled = fill(&store, 200, 30, 3, &to);
-    tokio::time::timeout(Duration::from_secs(4), filled)
-        .await
-        .expect("accepting does not wait for what an earlier run left");
+    // Were they waited for, these would be refused: the readers stay.
+    fill(&store, 200, 30, 3, &to).await;
     drop(readers);
     store.stop();
 }
