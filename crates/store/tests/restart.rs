@@ -55,7 +55,8 @@ async fn cost_of_a_start(dir: &Path, next: u64) -> u64 {
     let to = destinations(&store, 1);
     fill(&store, next, 1, 1, &to).await;
     let cost = bytes_read() - before;
-    assert_eq!(store.totals(to[0]).pending, next + 1);
+    let lane = store.lane(to.into_iter().next().unwrap()).unwrap();
+    assert_eq!(lane.handle().pending(), next + 1);
     store.stop();
     cost
 }
