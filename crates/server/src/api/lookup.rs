@@ -77,8 +77,12 @@ async fn by_identity(
         )
     })?;
     let source = source.unwrap_or_else(|| app.config.ingest.source.clone());
+    let missing = format!("no event of id {id} and source {source} is known");
     let (wanted_id, wanted_source) = (id.clone(), source.clone());
-    let body = look_up(&app, move |store| store.find(&wanted_source, &wanted_id)).await?;
+    let body = look_up(&app, missing, move |store| {
+        store.find(&wanted_source, &wanted_id)
+    })
+    .await?;
     Ok(Json(EventBody {
         id: Some(id),
         source: Some(source),
@@ -94,14 +98,17 @@ async fn by_position(
     let position: Position = position
         .parse()
         .map_err(|error| Problem::new(ProblemType::InvalidRequest, format!("position: {error}")))?;
-    look_up(&app, move |store| store.event(position))
+    let missing = format!("no event of position {position} is known");
+    look_up(&app, missing, move |store| store.event(position))
         .await
         .map(Json)
 }
 
-/// What the store knows, and then what the lanes know of deliveries that wait.
+/// What the store knows, and then what the lanes know of deliveries that wait; `missing` is said where
+/// there is no such event.
 async fn look_up(
     app: &App,
+    missing: String,
     find: impl FnOnce(&Store) -> Result<Option<Found>, ReadError> + Send + 'static,
 ) -> Result<EventBody, Problem> {
     let store = app.store.clone();
@@ -115,12 +122,7 @@ async fn look_up(
         Ok::<_, Problem>((found, states))
     };
     let (found, states) = blocking(read).await??;
-    let found = found.ok_or_else(|| {
-        Problem::new(
-            ProblemType::NotFound,
-            "no event of this identity or position is known",
-        )
-    })?;
+    let found = found.ok_or_else(|| Problem::new(ProblemType::NotFound, missing))?;
     let names = app.store.catalog().destinations();
     let mut deliveries = Vec::with_capacity(states.len());
     for (id, state) in states {

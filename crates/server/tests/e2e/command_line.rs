@@ -111,6 +111,9 @@ fn exit_codes_say_what_went_wrong() {
     check(&["destinations", "show", "absent"], 4);
     check(&["dlq", "show", "77"], 4);
     check(&["where", "absent", "--source", "/none"], 4);
+    let elsewhere = ask(dir.path(), &server, &["where", "absent"]);
+    let said = stderr(&elsewhere);
+    assert!(said.contains("id absent and source /wayhold"), "{said}");
     check(&["tokens", "create", "a b", "--role", "read"], 2);
     let created = ask(
         dir.path(),
