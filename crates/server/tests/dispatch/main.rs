@@ -1,0 +1,20 @@
+//! Lanes over the real store, against a destination whose answers are scripted: what arrives, in which
+//! order, how often, and what is left on record.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test ends where what it rests on does not hold"
+)]
+
+mod destination;
+mod failures;
+mod hand;
+mod miniature;
+mod operators;
+mod order;
+
+use std::time::Duration;
+
+/// Longest any test waits for what must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
