@@ -153,8 +153,9 @@ fn copy_into(from: &Path, to: &Path) {
         if entry.file_type().unwrap().is_dir() {
             std::fs::create_dir(&target).unwrap();
             copy_into(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
+        } else if let Err(error) = std::fs::copy(entry.path(), target) {
+            // A file may be unlinked or renamed while its directory is walked.
+            assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
         }
     }
 }
