@@ -177,7 +177,7 @@ fn wait_for_healing(server: &Server) -> Value {
             let accounting = &find(&status, name)["accounting"];
             accounting["pending"] == 0 && accounting["holds"] == true
         };
-        if DESTINATIONS.iter().all(|name| is_well(name)) {
+        if DESTINATIONS.iter().all(is_well) {
             return status;
         }
         assert!(Instant::now() < given_up, "not healed: {status:#}");
