@@ -5,11 +5,7 @@
     dead_code,
     reason = "the support is shared by suites, and this one needs little of it"
 )]
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test fails by panicking"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 
