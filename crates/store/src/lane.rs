@@ -133,7 +133,13 @@ impl Lane {
     ) -> Result<Vec<Delivery>, ReadError> {
         let shard = Arc::clone(&self.handle.shard);
         if segment.is_indexed() {
-            self.walked = segment.load(shard.disk.as_ref()).ok();
+            let mut loaded = segment.load(shard.disk.as_ref());
+            if let Err(error) = &loaded
+                && shard.mend_index(segment, error)
+            {
+                loaded = segment.load(shard.disk.as_ref());
+            }
+            self.walked = loaded.ok();
         }
         let mut sequences = segment
             .lane_after(

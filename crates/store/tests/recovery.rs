@@ -225,20 +225,24 @@ async fn a_damaged_index_file_is_put_aside_and_made_again_from_the_rows() {
     store.stop();
     let victim = files(dir.path(), ".idx")[1].clone();
     let path = shard(dir.path()).join(&victim);
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[60] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
-    let (store, recovery) = open(dir.path(), &tiny(), &clock);
-    assert!(
-        recovery
-            .findings
-            .iter()
-            .any(|finding| finding.contains(&victim)),
-        "{:?}",
-        recovery.findings
-    );
-    deliver_all(&store, &to, 30).await;
-    store.stop();
+    let whole = std::fs::read(&path).unwrap();
+    // In the header, and in a section that only its reader looks at.
+    for at in [60, whole.len() - 1] {
+        let copy = copy_of(dir.path());
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        std::fs::write(shard(copy.path()).join(&victim), bytes).unwrap();
+        let (store, _) = open(copy.path(), &tiny(), &clock);
+        let degraded = store.health().degraded;
+        assert!(
+            degraded.iter().any(|finding| finding.contains(&victim)),
+            "{degraded:?}"
+        );
+        let again = fill(&store, 0, 30, 5, &to).await;
+        assert!(again.iter().all(|receipt| receipt.duplicate));
+        deliver_all(&store, &to, 30).await;
+        store.stop();
+    }
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ pub(crate) mod recovery;
 mod account;
 pub(crate) mod keeper;
 pub(crate) mod mark;
+mod mend;
 pub(crate) mod preparer;
 pub(crate) mod readers;
 pub(crate) mod tail;

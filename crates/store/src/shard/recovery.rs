@@ -590,11 +590,17 @@ pub(crate) fn restore_window(shard: &Shard) {
         })
         .collect();
     for segment in within.iter().rev() {
-        let restored = segment.each_identity(shard.disk.as_ref(), |entry| {
-            if entry.fingerprint.is_some() {
-                shard.window.restore(entry.id_hash, entry.sequence);
-            }
-        });
+        let restore = || {
+            segment.each_identity(shard.disk.as_ref(), |entry| {
+                if entry.fingerprint.is_some() {
+                    shard.window.restore(entry.id_hash, entry.sequence);
+                }
+            })
+        };
+        let restored = match restore() {
+            Err(error) if shard.mend_index(segment, &error) => restore(),
+            other => other,
+        };
         if let Err(error) = restored {
             shard.condition.degraded(format!(
                 "{} {error}; its ids are not recognised as duplicates",

@@ -147,6 +147,13 @@ impl Segment {
         Ok(())
     }
 
+    /// Puts an index file in the place of one that is damaged; the caller holds `files`.
+    pub(crate) fn replace_index(&self, disk: &dyn Disk, recent: &Recent) -> std::io::Result<()> {
+        let file = IndexFile::write(disk, &self.index_path, self.identity, recent)?;
+        *self.index.write().unwrap_or_else(PoisonError::into_inner) = Index::File(file);
+        Ok(())
+    }
+
     /// At most `max` sequences of one lane above `after`.
     pub(crate) fn lane_after(
         &self,
