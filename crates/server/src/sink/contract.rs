@@ -133,6 +133,7 @@ impl Lane {
     }
 
     /// The next `count` attempts that end, in the order of submission.
+    #[cfg(feature = "kafka")]
     pub(crate) async fn finish_new(&mut self, count: usize) -> Vec<(Outcome, u64)> {
         let mut ended = Vec::new();
         for _ in 0..count {

@@ -56,6 +56,11 @@ fn a_damaged_file_is_named_and_the_rest_is_served() {
         },
         Case {
             file: ("g1/s0/1", ".idx"),
+            spot: Spot::Middle,
+            lost_max: 0,
+        },
+        Case {
+            file: ("g1/s0/1", ".idx"),
             spot: Spot::Start,
             lost_max: 0,
         },
