@@ -13,6 +13,7 @@
 //! All little-endian; checksums are XXH3-64 seeded with the segment's uuid. A fingerprint of zero says
 //! that the id was made here.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub(crate) const FORMAT: u32 = 1;
 const SECTIONS: usize = 4;
 const SECTIONS_AT: usize = 8 + 4 * 3 + 8 + 16 + 8 * 4;
 const HEADER_BYTES: usize = SECTIONS_AT + SECTIONS * 16 + 8;
+const DIRECTORY_ENTRY_BYTES: usize = 4 + 4;
 const ROW_BYTES: usize = 4 + 8 + 16 + 8;
 const KEY_BYTES: usize = 8 + 4;
 
@@ -126,7 +128,7 @@ impl IndexFile {
             ));
         }
         let counts = directory
-            .chunks_exact(8)
+            .chunks_exact(DIRECTORY_ENTRY_BYTES)
             .map(|lane| (DestinationId(word(lane, 0)), u64::from(word(lane, 4))))
             .collect();
         Ok(Self {
@@ -139,6 +141,35 @@ impl IndexFile {
             bytes,
             newest: header.newest,
         })
+    }
+
+    /// The entry of one sequence, read alone: only where the file was verified as a whole before. That
+    /// is what confirming a duplicate takes, and whoever sends a file again sends only duplicates.
+    pub(crate) fn identity_at(
+        &self,
+        disk: &dyn Disk,
+        sequence: u64,
+    ) -> Result<Option<Identified>, IndexError> {
+        let Some(offset) = sequence.checked_sub(self.first) else {
+            return Ok(None);
+        };
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        let rows_at = HEADER_BYTES + self.counts.len() * DIRECTORY_ENTRY_BYTES;
+        let (mut low, mut high) = (0, self.rows.min(offset.saturating_add(1)));
+        // Gaps are rare, and can only move an entry forward from where it would be without them.
+        let mut at = high.saturating_sub(1);
+        while low < high {
+            let place = (rows_at + at * ROW_BYTES) as u64;
+            let row = disk.read_range(&self.path, place, ROW_BYTES)?;
+            let found = identified(self.first, &row);
+            match found.sequence.cmp(&sequence) {
+                Ordering::Equal => return Ok(Some(found)),
+                Ordering::Less => low = at + 1,
+                Ordering::Greater => high = at,
+            }
+            at = low + (high - low) / 2;
+        }
+        Ok(None)
     }
 
     /// Reads and verifies the whole file again.
@@ -156,7 +187,7 @@ impl Loaded {
     pub(crate) fn identities(&self) -> impl DoubleEndedIterator<Item = Identified> {
         self.rows
             .chunks_exact(ROW_BYTES)
-            .map(|row| self.identified(row))
+            .map(|row| identified(self.first, row))
     }
 
     /// The entry of one sequence.
@@ -167,7 +198,7 @@ impl Loaded {
         let at = partition(rows, |index| {
             row(index).is_some_and(|row| word(row, 0) < wanted)
         });
-        let found = self.identified(row(at)?);
+        let found = identified(self.first, row(at)?);
         (found.sequence == sequence).then_some(found)
     }
 
@@ -237,14 +268,15 @@ impl Loaded {
             .find(|(id, _)| *id == destination)
             .map_or(&[], |(_, list)| list)
     }
+}
 
-    fn identified(&self, row: &[u8]) -> Identified {
-        Identified {
-            sequence: self.first + u64::from(word(row, 0)),
-            accepted_at: long(row, 4),
-            id_hash: u128::from(long(row, 12)) | u128::from(long(row, 20)) << 64,
-            fingerprint: Some(long(row, 28)).filter(|fingerprint| *fingerprint != 0),
-        }
+/// A row of a file whose first sequence is `first`.
+fn identified(first: u64, row: &[u8]) -> Identified {
+    Identified {
+        sequence: first + u64::from(word(row, 0)),
+        accepted_at: long(row, 4),
+        id_hash: u128::from(long(row, 12)) | u128::from(long(row, 20)) << 64,
+        fingerprint: Some(long(row, 28)).filter(|fingerprint| *fingerprint != 0),
     }
 }
 
@@ -420,7 +452,7 @@ fn decode(bytes: &[u8]) -> Result<(Header, Loaded), IndexError> {
 
 fn split_lists(directory: &[u8], mut lists: &[u8]) -> Option<Vec<(DestinationId, Vec<u8>)>> {
     directory
-        .chunks_exact(8)
+        .chunks_exact(DIRECTORY_ENTRY_BYTES)
         .map(|lane| {
             let (list, after) = lists.split_at_checked((word(lane, 4) as usize).checked_mul(4)?)?;
             lists = after;
@@ -546,6 +578,13 @@ mod tests {
             assert_eq!(loaded.destinations_of(entry.sequence), *entry.destinations);
         }
         assert_eq!(loaded.identity_at(101), None);
+        for sequence in 98..202 {
+            assert_eq!(
+                file.identity_at(&SystemDisk, sequence).unwrap(),
+                loaded.identity_at(sequence),
+                "{sequence}"
+            );
+        }
         assert_eq!(loaded.find(1), None);
     }
 

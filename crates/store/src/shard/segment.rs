@@ -40,6 +40,9 @@ pub(crate) struct Segment {
     pub(crate) unresolved_from: Mutex<BTreeMap<DestinationId, u64>>,
     /// Held by who changes its files: writes the index, moves the WAL, removes them.
     pub(crate) files: Mutex<()>,
+    /// Whether the whole index file was held against its checksums since it was opened: from then on
+    /// single rows of it are read.
+    verified: AtomicBool,
     /// Whether it is recorded as dropped: its database goes, or is gone.
     dropped: AtomicBool,
 }
@@ -72,6 +75,7 @@ impl Segment {
             bytes: AtomicU64::new(0),
             unresolved_from: Mutex::default(),
             files: Mutex::default(),
+            verified: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
         }
     }
@@ -221,10 +225,15 @@ impl Segment {
         disk: &dyn Disk,
         sequence: u64,
     ) -> Result<Option<Identified>, IndexError> {
-        if let Index::Memory(recent) = &*self.read() {
-            return Ok(recent.entry(sequence).map(Identified::from));
+        if self.is_indexed() && !self.verified.load(Ordering::Relaxed) {
+            let loaded = self.load(disk)?;
+            self.verified.store(true, Ordering::Relaxed);
+            return Ok(loaded.identity_at(sequence));
         }
-        Ok(self.load(disk)?.identity_at(sequence))
+        match &*self.read() {
+            Index::Memory(recent) => Ok(recent.entry(sequence).map(Identified::from)),
+            Index::File(file) => file.identity_at(disk, sequence),
+        }
     }
 
     /// Hands every identity to `take`, ascending by sequence.
