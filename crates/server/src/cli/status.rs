@@ -48,10 +48,16 @@ fn show(status: &Value, output: &mut Output) {
     let at = |pointer: &str| plain(status.pointer(pointer));
     // Streams are not timed as a whole: with nothing else accepted there is no duration to tell.
     let p50 = status.pointer("/accepting/duration/p50_seconds");
-    let within = p50.filter(|p50| !p50.is_null()).map_or_else(String::new, |p50| {
-        let p99 = status.pointer("/accepting/duration/p99_seconds");
-        format!(", half within {}, 99 % within {}", millis(Some(p50)), millis(p99))
-    });
+    let within = p50
+        .filter(|p50| !p50.is_null())
+        .map_or_else(String::new, |p50| {
+            let p99 = status.pointer("/accepting/duration/p99_seconds");
+            format!(
+                ", half within {}, 99 % within {}",
+                millis(Some(p50)),
+                millis(p99)
+            )
+        });
     output.line(format!(
         "accepted {} since the start ({} duplicates){within}",
         at("/accepting/accepted"),

@@ -96,13 +96,6 @@ impl Shard {
             let Some((segment, _)) = self.segment_of(sequence) else {
                 continue;
             };
-            if segment.is_indexed() {
-                let loaded = segment.load(self.disk.as_ref()).ok();
-                *self
-                    .confirmed
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner) = loaded;
-            }
             let known = segment
                 .identity_at(self.disk.as_ref(), sequence)
                 .map_err(|error| ReadError::Failed {

@@ -11,7 +11,6 @@ use wayhold_model::{
     Clock, DestinationId, Generation, LaneId, Position, Sequence, ShardId, StoredEvent,
 };
 
-use super::index_file::SharedIndex;
 use super::readers::{Readers, RowsError};
 use super::segment::Segment;
 use super::tail::Tail;
@@ -40,9 +39,6 @@ pub(crate) struct Shard {
     pub(crate) readers: Readers,
     pub(crate) tail: Tail,
     pub(crate) window: Arc<Window>,
-    /// The index file that confirmed a duplicate last, kept loaded: who sends again mostly sends many of
-    /// one time.
-    pub(crate) confirmed: Mutex<Option<SharedIndex>>,
     pub(crate) space: Arc<Space>,
     pub(crate) progress: Progress,
     pub(crate) catalog: Arc<Catalog>,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -143,7 +143,6 @@ impl Surroundings {
             generation: self.generation,
             id: self.id,
             window: Arc::new(Window::new(self.options.window_ids)),
-            confirmed: Mutex::default(),
             tail: Tail::new(self.options.tail_bytes, start.next),
             newest: AtomicU64::new(start.next - 1),
             segments: RwLock::new(recovered.segments),
