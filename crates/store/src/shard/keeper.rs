@@ -13,7 +13,8 @@ use wayhold_model::{DestinationId, LaneId, Sequence};
 
 use super::core::Shard;
 use super::index_file::IndexError;
-use super::segment::{self, Segment};
+use super::segment::Segment;
+use super::segment_file;
 use crate::disk::{Overwrite, unlink_database};
 use crate::progress::{Dropped, NotDurable};
 
@@ -289,7 +290,7 @@ fn checkpoint(shard: &Shard, segment: &Segment) {
     if segment.is_dropped() {
         return;
     }
-    match segment::checkpoint(&segment.path, shard.options.vfs.as_deref()) {
+    match segment_file::checkpoint(&segment.path, shard.options.vfs.as_deref()) {
         Ok(true) => {
             segment.checkpointed.store(true, Ordering::Relaxed);
             if let Ok(bytes) = shard.disk.len(&segment.path) {

@@ -7,7 +7,8 @@ use std::sync::PoisonError;
 use super::core::Shard;
 use super::index_file::IndexError;
 use super::recent::Recent;
-use super::segment::{Segment, SegmentError, SegmentReader};
+use super::segment::Segment;
+use super::segment_file::{SegmentError, SegmentReader};
 use crate::connection::ConnectionError;
 
 /// Why an index file could not be made again.

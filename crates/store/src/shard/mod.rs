@@ -5,6 +5,7 @@ pub(crate) mod writer;
 
 pub(crate) mod row;
 pub(crate) mod segment;
+pub(crate) mod segment_file;
 
 pub(crate) mod index_file;
 pub(crate) mod recent;

@@ -11,7 +11,8 @@ use tracing::{error, warn};
 
 use super::index_file::Identity;
 use super::recent::Recent;
-use super::segment::{Segment, SegmentWriter, database_path};
+use super::segment::{Segment, database_path};
+use super::segment_file::SegmentWriter;
 use crate::connection::ConnectionError;
 use crate::disk::{Disk, unlink_database};
 

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::row::Row;
-use super::segment::{Segment, SegmentError, SegmentReader};
+use super::segment::Segment;
+use super::segment_file::{SegmentError, SegmentReader};
 use crate::connection::{ConnectionError, Fault};
 use crate::options::READERS_OPEN_MAX;
 

@@ -19,7 +19,8 @@ use super::mark::{Mark, MarkFile, Reach};
 use super::preparer::Recipe;
 use super::recent::Recent;
 use super::row::Row;
-use super::segment::{Segment, SegmentError, SegmentReader, database_path, index_path};
+use super::segment::{Segment, database_path, index_path};
+use super::segment_file::{SegmentError, SegmentReader};
 use super::writer::{Active, Start, advance};
 use crate::disk::{Disk, quarantine, quarantine_database, unlink_database};
 use crate::error::OpenError;
@@ -348,7 +349,7 @@ impl Opening<'_> {
                     self.set_aside_database(&path, number, mark, "holds another segment's data")?;
                 }
                 Err(SegmentError::Newer(found)) => {
-                    let known = super::segment::FORMAT;
+                    let known = super::segment_file::FORMAT;
                     return Err(OpenError::Newer {
                         file: path,
                         found,
