@@ -124,6 +124,8 @@ pub(super) struct Order {
     due: VecDeque<Due>,
     released: VecDeque<u64>,
     burden: usize,
+    // Deliveries that failed and wait to be tried again.
+    parked: usize,
     blocked: usize,
     kept_bytes: usize,
 }
@@ -151,6 +153,7 @@ impl Order {
             due: VecDeque::new(),
             released: VecDeque::new(),
             burden: 0,
+            parked: 0,
             blocked: 0,
             kept_bytes: 0,
         }
@@ -269,6 +272,11 @@ impl Order {
 
     /// The next first attempt of a key that was set aside.
     pub(super) fn next_released(&mut self) -> Next {
+        // Under `park` each of them may fail and stay beside the others of its key, however many there
+        // are. Enough that failed must end first; they come due by themselves.
+        if self.policy.on_failure == OnFailure::Park && self.parked >= self.policy.blocked_max {
+            return Next::Nothing;
+        }
         while let Some(hash) = self.released.pop_front() {
             // Retries have their own share of the lane, see `next_retry`.
             if self
@@ -292,6 +300,7 @@ impl Order {
             return Next::Nothing;
         };
         self.burden -= 1;
+        self.parked -= 1;
         Next::Turn(Turn {
             position,
             key: None,
@@ -472,7 +481,9 @@ impl Order {
                 key.sleeping.insert(position, retry);
             }),
             None => {
-                self.burden += usize::from(self.loose.insert(position, retry).is_none());
+                let added = usize::from(self.loose.insert(position, retry).is_none());
+                self.burden += added;
+                self.parked += added;
             }
         }
     }
@@ -509,12 +520,7 @@ impl Order {
 
     /// Deliveries that failed and wait to be tried again.
     pub(super) fn retries(&self) -> usize {
-        let keyed: usize = self
-            .keys
-            .values()
-            .map(|key| key.sleeping.len() + key.awake.len())
-            .sum();
-        keyed + self.loose.len()
+        self.parked
     }
 
     /// Changes a key and keeps the sums over all keys in step; an idle key is forgotten.
@@ -524,11 +530,13 @@ impl Order {
             Entry::Vacant(slot) => slot.insert_entry(Key::default()),
         };
         let key = slot.get_mut();
-        let before = (key.burden(), usize::from(key.is_blocked()));
+        let weigh = |key: &Key| (key.burden(), key.parked(), usize::from(key.is_blocked()));
+        let before = weigh(key);
         let result = change(key);
-        let after = (key.burden(), usize::from(key.is_blocked()));
+        let after = weigh(key);
         self.burden = self.burden - before.0 + after.0;
-        self.blocked = self.blocked - before.1 + after.1;
+        self.parked = self.parked - before.1 + after.1;
+        self.blocked = self.blocked - before.2 + after.2;
         if key.is_idle() {
             slot.remove();
         }

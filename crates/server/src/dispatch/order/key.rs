@@ -185,11 +185,15 @@ impl Key {
         !self.waiting.is_empty() || self.beyond.is_some()
     }
 
+    /// What failed and waits to be tried again.
+    pub(super) fn parked(&self) -> usize {
+        self.sleeping.len() + self.awake.len()
+    }
+
     /// What the key weighs against the lane's bound.
     pub(super) fn burden(&self) -> usize {
-        let retries = self.sleeping.len() + self.awake.len();
         let waits = self.has_waiting() || !self.holds.is_empty();
-        retries.max(usize::from(waits))
+        self.parked().max(usize::from(waits))
     }
 
     pub(super) fn is_blocked(&self) -> bool {

@@ -68,6 +68,37 @@ fn a_failed_delivery_is_set_aside_under_park_and_comes_back_alone() {
 }
 
 #[test]
+fn a_busy_key_whose_deliveries_all_fail_parks_no_more_than_the_bound() {
+    let bound = 5;
+    let mut order = Order::new(OrderPolicy {
+        blocked_max: bound,
+        ..policy(OnFailure::Park, OnDeadLetter::Release)
+    });
+    assert!(order.goes(1, Some(7)));
+    for sequence in 2..=40 {
+        assert!(!order.goes(sequence, Some(7)));
+    }
+    let mut sequence = 1;
+    loop {
+        order.failed(&event(sequence, Some(7)), FIRST, SECOND, secs(30));
+        match order.turn() {
+            Some(next) => sequence = next,
+            None => break,
+        }
+    }
+    assert_eq!(order.retries(), bound, "the rest waits");
+    // One that failed comes due and arrives: one more gets its first attempt.
+    order.wake(secs(30));
+    assert_eq!(order.turn(), Some(1));
+    order.resolved(Some(7), SECOND);
+    for parked in 2..=5 {
+        assert_eq!(order.turn(), Some(parked));
+        order.resolved(Some(7), SECOND);
+    }
+    assert_eq!(order.turn(), Some(6));
+}
+
+#[test]
 fn due_times_wake_but_positions_decide() {
     // Two in flight per key: the later one fails first and is due first.
     let mut order = Order::new(OrderPolicy {
