@@ -13,7 +13,8 @@ use super::core::{Bells, Commits, Condition, Gate, Shard};
 use super::keeper;
 use super::preparer::{self, Recipe};
 use super::readers::Readers;
-use super::recovery::{self, Opening, Recovered};
+use super::recovery::{Opening, Recovered};
+use super::restore::restore_window;
 use super::tail::Tail;
 use super::writer::{Order, Start, Writer};
 use crate::catalog::Catalog;
@@ -82,7 +83,7 @@ impl Surroundings {
         }
         let next_number = recovered.next_number;
         let (shard, start) = self.shard((progress, condition), recovered);
-        recovery::restore_window(&shard);
+        restore_window(&shard);
         shard.restore_base(&opened.saved);
         let findings = [shard.condition.findings(), opened.findings].concat();
         let (orders, threads) =

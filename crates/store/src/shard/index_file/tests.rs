@@ -1,0 +1,109 @@
+//! An index file against the index in memory that it was written from, and against damage.
+
+use super::*;
+use crate::disk::SystemDisk;
+use crate::shard::row::Row;
+use wayhold_model::{
+    Event, EventParts, Generation, Position, Sequence, ShardId, StoredEvent, Timestamp,
+};
+
+const IDENTITY: Identity = Identity {
+    generation: 1,
+    shard: 0,
+    number: 7,
+    uuid: 0xabc << 70 | 5,
+};
+
+fn recent(count: u64) -> Recent {
+    let mut recent = Recent::default();
+    for at in 0..count {
+        let parts = EventParts {
+            id: "1",
+            source: "/s",
+            kind: "t",
+            ..EventParts::default()
+        };
+        let destinations = if at % 3 == 0 { vec![1, 9] } else { vec![9] };
+        recent.push(&Row {
+            stored: Arc::new(StoredEvent {
+                position: Position {
+                    generation: Generation(1),
+                    shard: ShardId(0),
+                    sequence: Sequence(100 + at * 2),
+                },
+                accepted_at: Timestamp::from_micros(5_000 + at),
+                destinations: Arc::new(DestinationSet::new(
+                    destinations.into_iter().map(DestinationId),
+                )),
+                key_hash: (at % 2 == 0).then_some(at % 4),
+                event: Arc::new(Event::new(&parts).unwrap()),
+            }),
+            id_hash: u128::from(at) << 64 | 77,
+            fingerprint: (at % 5 != 0).then_some(at + 1),
+        });
+    }
+    recent
+}
+
+#[test]
+fn an_index_file_answers_what_the_memory_index_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("7.idx");
+    let recent = recent(50);
+    IndexFile::write(&SystemDisk, &path, IDENTITY, &recent).unwrap();
+    let file = IndexFile::open(&SystemDisk, &path).unwrap();
+    let loaded = file.load(&SystemDisk).unwrap();
+    assert_eq!(
+        (file.identity, file.first, file.last, file.rows),
+        (IDENTITY, 100, 198, 50)
+    );
+    assert_eq!(&file.counts, recent.counts());
+    for after in [0, 99, 100, 101, 150, 197, 198, 500] {
+        for destination in [1, 9, 4].map(DestinationId) {
+            assert!(
+                loaded
+                    .lane_after(destination, after)
+                    .eq(recent.lane_after(destination, after))
+            );
+        }
+        for key in 0..5 {
+            assert!(
+                loaded
+                    .key_after(key, after, 160)
+                    .eq(recent.key_after(key, after, 160)),
+                "{key} {after}"
+            );
+        }
+    }
+    for entry in recent.entries() {
+        assert_eq!(
+            loaded.identity_at(entry.sequence),
+            Some(Identified::from(entry))
+        );
+        assert_eq!(loaded.find(entry.id_hash), Some(Identified::from(entry)));
+        assert_eq!(loaded.destinations_of(entry.sequence), *entry.destinations);
+    }
+    assert_eq!(loaded.identity_at(101), None);
+    for sequence in 98..202 {
+        assert_eq!(
+            file.identity_at(&SystemDisk, sequence).unwrap(),
+            loaded.identity_at(sequence),
+            "{sequence}"
+        );
+    }
+    assert_eq!(loaded.find(1), None);
+}
+
+#[test]
+fn every_flipped_byte_and_every_cut_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("7.idx");
+    IndexFile::write(&SystemDisk, &path, IDENTITY, &recent(8)).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    for offset in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[offset] ^= 1;
+        assert!(decode(&damaged).is_err(), "byte {offset}");
+        assert!(decode(&whole[..offset]).is_err(), "cut at {offset}");
+    }
+}
