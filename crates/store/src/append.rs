@@ -35,7 +35,7 @@ impl Store {
         let seed = inner.shard.hash_seed;
         let queued: Vec<Queued> = events.into_iter().map(|new| prepare(new, seed)).collect();
         let repeats = repeats(&queued)?;
-        let mut reservations = Reservations::new(&inner.shard.window);
+        let mut reservations = Reservations::new(&inner.window);
         let known = inner
             .recognise(&queued, &repeats, &mut reservations)
             .await?;

@@ -22,8 +22,10 @@ use crate::progress::{DeadLetters, LetterError};
 use crate::shard::core::{Held, Shard};
 use crate::shard::index_file::IndexError;
 use crate::shard::open::{Running, Surroundings, Threads};
+use crate::shard::restore::restore_window;
 use crate::shard::writer::Order;
 use crate::space::Space;
+use crate::window::Window;
 
 /// The embedded durable store; a cheap handle. `stop` ends it cleanly; without it the next start
 /// recovers.
@@ -34,6 +36,8 @@ pub struct Store {
 
 pub(crate) struct Inner {
     pub(crate) shard: Arc<Shard>,
+    /// Ids of all shards.
+    pub(crate) window: Arc<Window>,
     pub(crate) orders: Sender<Order>,
     /// Bytes of events that may still be queued for a commit.
     pub(crate) room: Arc<Semaphore>,
@@ -70,7 +74,8 @@ impl Store {
         );
         let shard_dir = make_shard_directory(dir, disk.as_ref())?;
         let room = Arc::new(Semaphore::new(options.queue_bytes));
-        let running = Surroundings {
+        let window = Arc::new(Window::new(options.window_ids));
+        let surroundings = Surroundings {
             generation: Generation(1),
             id: ShardId(0),
             dir: shard_dir,
@@ -79,17 +84,21 @@ impl Store {
             clock,
             space,
             catalog: Arc::clone(&catalog),
+            window: Arc::clone(&window),
         };
+        let recovering = surroundings.open()?;
+        restore_window(std::slice::from_ref(&recovering.shard));
         let Running {
             shard,
             orders,
             threads,
             mut recovery,
-        } = running.open()?;
+        } = recovering.start()?;
         recovery.took = started.elapsed();
         let dead_letters = DeadLetters::new(shard.progress.clone(), catalog);
         let inner = Inner {
             shard,
+            window,
             orders,
             room,
             stopping: AtomicBool::new(false),
@@ -122,7 +131,7 @@ impl Store {
     pub fn find(&self, source: &str, id: &str) -> Result<Option<Found>, ReadError> {
         let shard = &self.inner.shard;
         let id_hash = hash::id_hash_of(source, id, shard.hash_seed);
-        if let Some(known) = shard.confirm(id_hash, &shard.window.candidates(id_hash))? {
+        if let Some(known) = shard.confirm(id_hash, &self.inner.window.candidates(id_hash))? {
             return self.found(known.sequence);
         }
         // Beyond the window, and for ids that were made here: every index is asked, newest first.

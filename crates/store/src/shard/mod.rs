@@ -12,7 +12,7 @@ pub(crate) mod recent;
 
 pub(crate) mod open;
 pub(crate) mod recovery;
-mod restore;
+pub(crate) mod restore;
 
 mod account;
 pub(crate) mod keeper;

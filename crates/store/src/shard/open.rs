@@ -1,4 +1,5 @@
-//! Opens a shard and starts its threads.
+//! Opens a shard, then starts its threads. Between the two the store fills its idempotency window from the
+//! files of all shards.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,14 +8,13 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use wayhold_model::{Clock, Generation, ShardId};
+use wayhold_model::{Clock, Generation, LaneId, Sequence, ShardId};
 
 use super::core::{Bells, Commits, Condition, Gate, Shard};
 use super::keeper;
 use super::preparer::{self, Recipe};
 use super::readers::Readers;
 use super::recovery::{Opening, Recovered};
-use super::restore::restore_window;
 use super::tail::Tail;
 use super::writer::{Order, Start, Writer};
 use crate::catalog::Catalog;
@@ -36,6 +36,22 @@ pub(crate) struct Surroundings {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) space: Arc<Space>,
     pub(crate) catalog: Arc<Catalog>,
+    /// The store's, for all shards.
+    pub(crate) window: Arc<Window>,
+}
+
+/// A shard whose files are in order and that takes nothing yet.
+pub(crate) struct Recovering {
+    pub(crate) shard: Arc<Shard>,
+    start: Start,
+    recipe: Recipe,
+    /// Number of the next segment to make.
+    next_number: u64,
+    /// Dead letters that were saved from a damaged state file.
+    saved: Vec<(LaneId, Sequence)>,
+    /// What progress found.
+    findings: Vec<String>,
+    recovery: Recovery,
 }
 
 /// A shard that runs.
@@ -55,8 +71,8 @@ pub(crate) struct Threads {
 }
 
 impl Surroundings {
-    /// Opens the shard and starts its threads. Blocking.
-    pub(crate) fn open(self) -> Result<Running, OpenError> {
+    /// Puts the files of the last run in order. Blocking.
+    pub(crate) fn open(self) -> Result<Recovering, OpenError> {
         let (progress, opened) = self.open_progress()?;
         let recipe = self.recipe();
         let condition = Condition::default();
@@ -83,24 +99,13 @@ impl Surroundings {
         }
         let next_number = recovered.next_number;
         let (shard, start) = self.shard((progress, condition), recovered);
-        restore_window(&shard);
-        shard.restore_base(&opened.saved);
-        let findings = [shard.condition.findings(), opened.findings].concat();
-        let (orders, threads) =
-            start_threads(&shard, start, (recipe, next_number)).map_err(|error| {
-                OpenError::Unusable {
-                    path: shard.dir.clone(),
-                    reason: error.to_string(),
-                }
-            })?;
-        let recovery = Recovery {
-            findings,
-            ..recovery
-        };
-        Ok(Running {
+        Ok(Recovering {
             shard,
-            orders,
-            threads,
+            start,
+            recipe,
+            next_number,
+            saved: opened.saved,
+            findings: opened.findings,
             recovery,
         })
     }
@@ -143,7 +148,7 @@ impl Surroundings {
         let shard = Shard {
             generation: self.generation,
             id: self.id,
-            window: Arc::new(Window::new(self.options.window_ids)),
+            window: self.window,
             tail: Tail::new(self.options.tail_bytes, start.next),
             newest: AtomicU64::new(start.next - 1),
             segments: RwLock::new(recovered.segments),
@@ -165,6 +170,29 @@ impl Surroundings {
             mark_dirty: AtomicBool::new(false),
         };
         (Arc::new(shard), start)
+    }
+}
+
+impl Recovering {
+    /// Starts the shard's threads: from now on it takes events.
+    pub(crate) fn start(self) -> Result<Running, OpenError> {
+        let shard = self.shard;
+        shard.restore_base(&self.saved);
+        let findings = [shard.condition.findings(), self.findings].concat();
+        let (orders, threads) = start_threads(&shard, self.start, (self.recipe, self.next_number))
+            .map_err(|error| OpenError::Unusable {
+                path: shard.dir.clone(),
+                reason: error.to_string(),
+            })?;
+        Ok(Running {
+            shard,
+            orders,
+            threads,
+            recovery: Recovery {
+                findings,
+                ..self.recovery
+            },
+        })
     }
 }
 

@@ -1,5 +1,5 @@
-//! Fills the idempotency window at open. Reads the index files of the window and no others, so that it
-//! takes as long with millions pending as with none.
+//! Fills the idempotency window at open, from the files of all shards. Reads the index files of the window
+//! and no others, so that it takes as long with millions pending as with none.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, PoisonError};
@@ -7,34 +7,34 @@ use std::sync::{Arc, PoisonError};
 use super::core::Shard;
 use super::segment::Segment;
 
-/// From index files, oldest first, and from the active segment.
-pub(crate) fn restore_window(shard: &Shard) {
-    let oldest = shard
-        .clock
-        .now()
-        .as_micros()
-        .saturating_sub(u64::try_from(shard.options.window.as_micros()).unwrap_or(u64::MAX));
-    let mut segments: Vec<Arc<Segment>> = shard.segments();
-    segments.extend(
-        shard
+/// From index files, in order of acceptance, and from active segments.
+pub(crate) fn restore_window(shards: &[Arc<Shard>]) {
+    let mut segments: Vec<(&Arc<Shard>, Arc<Segment>)> = Vec::new();
+    for shard in shards {
+        let remembered = shard
             .remembered
             .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .cloned(),
-    );
-    segments.sort_unstable_by_key(|segment| Reverse(segment.number()));
+            .unwrap_or_else(PoisonError::into_inner);
+        let known = shard
+            .segments()
+            .into_iter()
+            .chain(remembered.iter().cloned());
+        segments.extend(known.map(|segment| (shard, segment)));
+    }
+    segments.sort_by_cached_key(|(_, segment)| Reverse((segment.newest(), segment.number())));
     let mut rows = 0;
-    let within: Vec<Arc<Segment>> = segments
+    let within: Vec<(&Arc<Shard>, Arc<Segment>)> = segments
         .into_iter()
-        .take_while(|segment| {
-            let wanted = rows < shard.options.window_ids
-                && (segment.newest() >= oldest || segment.rows() == 0);
+        .filter(|(_, segment)| segment.rows() > 0)
+        .take_while(|(shard, segment)| {
+            let window = u64::try_from(shard.options.window.as_micros()).unwrap_or(u64::MAX);
+            let oldest = shard.clock.now().as_micros().saturating_sub(window);
+            let wanted = rows < shard.options.window_ids && segment.newest() >= oldest;
             rows += segment.rows();
             wanted
         })
         .collect();
-    for segment in within.iter().rev() {
+    for (shard, segment) in within.iter().rev() {
         let restore = || {
             segment.each_identity(shard.disk.as_ref(), |entry| {
                 if entry.fingerprint.is_some() {
