@@ -27,6 +27,9 @@ pub mod disk;
 pub mod catalog;
 pub mod progress;
 
+#[cfg(any(test, feature = "prefill"))]
+pub mod prefill;
+
 pub use catalog::{Catalog, CatalogError, DestinationRecord, RunState};
 pub use delivery::{
     AttemptRecord, DeadLetter, Delivery, DeliveryState, LaneTotals, NewEvent, Receipt, Resolution,

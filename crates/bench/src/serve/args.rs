@@ -11,7 +11,7 @@ use super::classic::Outbox;
 use super::front;
 use super::keepers::{Classic, Nothing};
 use super::settings::settings;
-use super::wayhold;
+use super::wayhold::{self, Beginning};
 use crate::BenchError;
 
 /// Arguments of `serve`.
@@ -28,6 +28,9 @@ pub struct Args {
     /// Wayhold delivers to nothing at once, instead of holding all for a paused destination.
     #[arg(long)]
     pub deliver: bool,
+    /// Wayhold's idempotency window begins with this many ids instead of full.
+    #[arg(long)]
+    pub window_ids: Option<u64>,
 }
 
 /// What stands behind the listener.
@@ -39,7 +42,7 @@ pub enum Kind {
     Noop,
     /// The classic outbox behind our front.
     Classic,
-    /// Wayhold with its defaults.
+    /// Wayhold with its defaults and a full idempotency window.
     Wayhold,
 }
 
@@ -63,6 +66,12 @@ async fn serve(args: &Args) -> Result<(), BenchError> {
             let outbox = Classic::new(Outbox::open(&args.data)?);
             front::serve(&settings(args)?, Arc::new(outbox)).await
         }
-        Kind::Wayhold => wayhold::serve(settings(args)?, args.deliver).await,
+        Kind::Wayhold => {
+            let beginning = Beginning {
+                deliver: args.deliver,
+                window_ids: args.window_ids,
+            };
+            wayhold::serve(settings(args)?, beginning).await
+        }
     }
 }

@@ -8,6 +8,8 @@ use wayhold::app::{App, Ports};
 use wayhold::clock::{SystemClock, SystemEntropy};
 use wayhold::config::Config;
 use wayhold::http::{Events, Front};
+use wayhold_model::Clock;
+use wayhold_store::prefill::Prefill;
 use wayhold_store::{RunState, Store};
 
 use super::front::listen;
@@ -17,12 +19,24 @@ use crate::BenchError;
 /// Time for the lanes to settle what is under way when told to stop.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// Tells the ids that fill the window from all that a load sends.
+const PREFILL_SEED: u64 = 0x5EED;
+
+/// How a server of this kind begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Beginning {
+    /// Delivers at once, instead of holding all for a paused destination.
+    pub deliver: bool,
+    /// Ids in the idempotency window of a new store; none given is as many as it takes.
+    pub window_ids: Option<u64>,
+}
+
 /// Serves until told to stop. A destination that was paused by an earlier run stays so.
-pub async fn serve(config: Config, deliver: bool) -> Result<(), BenchError> {
+pub async fn serve(config: Config, beginning: Beginning) -> Result<(), BenchError> {
     let config = Arc::new(config);
     let app = {
         let config = Arc::clone(&config);
-        tokio::task::spawn_blocking(move || start(&config, deliver)).await??
+        tokio::task::spawn_blocking(move || start(&config, beginning)).await??
     };
     let events = Events::new(
         app.accept.clone(),
@@ -34,10 +48,18 @@ pub async fn serve(config: Config, deliver: bool) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn start(config: &Arc<Config>, deliver: bool) -> Result<Arc<App>, BenchError> {
-    let clock = Arc::new(SystemClock);
-    let (store, recovery) = Store::open(&config.data, config.store.clone(), clock.clone())?;
-    if !deliver && store.catalog().destinations().is_empty() {
+fn start(config: &Arc<Config>, beginning: Beginning) -> Result<Arc<App>, BenchError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let is_new = !config.data.join("catalog.db").exists();
+    let full = config.store.window_ids as u64;
+    let prefill = Prefill {
+        ids: beginning.window_ids.unwrap_or(full),
+        seed: PREFILL_SEED,
+        destination: DESTINATION,
+    };
+    prefill.make(&config.data, &config.store, &clock)?;
+    let (store, recovery) = Store::open(&config.data, config.store.clone(), Arc::clone(&clock))?;
+    if is_new && !beginning.deliver {
         pause(&store)?;
     }
     let ports = Ports {
@@ -48,10 +70,7 @@ fn start(config: &Arc<Config>, deliver: bool) -> Result<Arc<App>, BenchError> {
 }
 
 fn pause(store: &Store) -> Result<(), BenchError> {
-    for record in store
-        .catalog()
-        .sync_destinations(&[DESTINATION.to_owned()])?
-    {
+    for record in store.catalog().destinations() {
         store
             .catalog()
             .set_run_state(record.id, RunState::Paused, "bench", None)?;

@@ -31,15 +31,7 @@ pub(crate) struct Recent {
 impl Recent {
     /// Adds a committed row; sequences ascend.
     pub(crate) fn push(&mut self, row: &Row) {
-        debug_assert!(
-            self.entries
-                .last()
-                .is_none_or(|last| last.sequence < row.stored.position.sequence.0)
-        );
-        for id in row.stored.destinations.ids() {
-            *self.counts.entry(*id).or_default() += 1;
-        }
-        self.entries.push(Entry {
+        self.add(Entry {
             sequence: row.stored.position.sequence.0,
             id_hash: row.id_hash,
             fingerprint: row.fingerprint,
@@ -47,6 +39,19 @@ impl Recent {
             key_hash: row.stored.key_hash,
             destinations: Arc::clone(&row.stored.destinations),
         });
+    }
+
+    /// Adds what is known of an event; sequences ascend.
+    pub(crate) fn add(&mut self, entry: Entry) {
+        debug_assert!(
+            self.entries
+                .last()
+                .is_none_or(|last| last.sequence < entry.sequence)
+        );
+        for id in entry.destinations.ids() {
+            *self.counts.entry(*id).or_default() += 1;
+        }
+        self.entries.push(entry);
     }
 
     /// All entries.
