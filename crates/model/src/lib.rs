@@ -17,6 +17,7 @@ pub mod template;
 
 pub mod key;
 pub mod route;
+pub mod shard_map;
 
 pub mod backoff;
 pub mod breaker;

@@ -3,21 +3,17 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 use wayhold_model::{Event, hash};
 
 use crate::delivery::{NewEvent, Receipt};
 use crate::error::AppendError;
+use crate::shard::core::Shard;
 use crate::shard::index_file::Identified;
-use crate::shard::writer::{Order, Queued, Request};
+use crate::shard::writer::{Queued, Request};
 use crate::store::{Inner, Store};
 use crate::window::{Candidates, Reservations};
-
-/// How long a request waits for room in the queue: longer, and the producer should know that the disk
-/// does not keep up.
-pub(crate) const ROOM_WAIT: Duration = Duration::from_secs(5);
 
 /// What the queue charges an event for beside its bytes.
 const EVENT_OVERHEAD: usize = 256;
@@ -32,7 +28,7 @@ impl Store {
     pub async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Receipt>, AppendError> {
         let inner = self.inner();
         inner.ready()?;
-        let seed = inner.shard.hash_seed;
+        let seed = inner.catalog.hash_seed();
         let queued: Vec<Queued> = events.into_iter().map(|new| prepare(new, seed)).collect();
         let repeats = repeats(&queued)?;
         let mut reservations = Reservations::new(&inner.window);
@@ -79,7 +75,7 @@ fn receipts(inner: &Inner, places: &[Place], first: u64) -> Vec<Receipt> {
             Place::Repeats(_) => (0, true),
         };
         Receipt {
-            position: inner.shard.position(sequence),
+            position: inner.shard().position(sequence),
             duplicate,
         }
     };
@@ -137,14 +133,18 @@ fn repeats(queued: &[Queued]) -> Result<HashMap<usize, usize>, AppendError> {
 }
 
 impl Inner {
+    fn shard(&self) -> &Arc<Shard> {
+        self.shards.newest().first().expect("a store has a shard")
+    }
+
     fn ready(&self) -> Result<(), AppendError> {
         if self.stopping.load(std::sync::atomic::Ordering::Acquire) {
             return Err(AppendError::Stopping);
         }
-        if self.shard.space.is_low() {
+        if self.space.is_low() {
             return Err(AppendError::NoSpace);
         }
-        match self.shard.condition.unavailable() {
+        match self.shard().condition.unavailable() {
             Some(reason) => Err(AppendError::Unavailable { reason }),
             None => Ok(()),
         }
@@ -176,7 +176,7 @@ impl Inner {
                 continue;
             };
             if first.fingerprint != Some(event.fingerprint) {
-                let first = self.shard.position(first.sequence);
+                let first = self.shard().position(first.sequence);
                 return Err(AppendError::Conflict { index, first });
             }
             reservations.give_up_last();
@@ -195,11 +195,11 @@ impl Inner {
         let unavailable = |reason: String| AppendError::Unavailable { reason };
         if self.in_memory(&candidates) {
             return self
-                .shard
+                .shard()
                 .confirm(id_hash, &candidates)
                 .map_err(|error| unavailable(error.to_string()));
         }
-        let shard = Arc::clone(&self.shard);
+        let shard = Arc::clone(self.shard());
         tokio::task::spawn_blocking(move || shard.confirm(id_hash, &candidates))
             .await
             .map_err(|error| unavailable(error.to_string()))?
@@ -207,11 +207,14 @@ impl Inner {
     }
 
     fn in_memory(&self, candidates: &Candidates) -> bool {
-        let newest = self.shard.newest.load(std::sync::atomic::Ordering::Acquire);
+        let newest = self
+            .shard()
+            .newest
+            .load(std::sync::atomic::Ordering::Acquire);
         candidates
             .iter()
             .filter_map(|low| crate::window::widen(*low, newest))
-            .filter_map(|sequence| self.shard.segment_of(sequence))
+            .filter_map(|sequence| self.shard().segment_of(sequence))
             .all(|(segment, _)| !segment.is_indexed())
     }
 
@@ -225,18 +228,8 @@ impl Inner {
             .iter()
             .map(|event| event.new.event.size() + EVENT_OVERHEAD)
             .sum();
-        let share = u32::try_from(bytes.min(self.shard.options.queue_bytes)).unwrap_or(u32::MAX);
-        let room = match Arc::clone(&self.room).try_acquire_many_owned(share) {
-            Ok(room) => room,
-            Err(_) => {
-                let waiting = Arc::clone(&self.room).acquire_many_owned(share);
-                match tokio::time::timeout(ROOM_WAIT, waiting).await {
-                    Ok(Ok(room)) => room,
-                    Ok(Err(_)) => return Err(AppendError::Stopping),
-                    Err(_) => return Err(AppendError::Busy),
-                }
-            }
-        };
+        let queue = self.queues.first().expect("a store has a shard");
+        let room = queue.room(bytes).await?;
         // Whatever became of the store while this waited for ids and room.
         self.ready()?;
         let (answer, stored) = oneshot::channel();
@@ -247,9 +240,7 @@ impl Inner {
             room,
             bytes,
         };
-        self.orders
-            .send(Order::Append(request))
-            .map_err(|_| AppendError::Stopping)?;
+        queue.append(request)?;
         stored.await.map_err(|_| AppendError::Stopping)?
     }
 }

@@ -130,5 +130,20 @@ pub struct LaneTotals {
     pub redriven: u64,
 }
 
+impl LaneTotals {
+    /// Both together.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            accepted: self.accepted + other.accepted,
+            pending: self.pending + other.pending,
+            delivered: self.delivered + other.delivered,
+            dead: self.dead + other.dead,
+            expired: self.expired + other.expired,
+            discarded: self.discarded + other.discarded,
+            redriven: self.redriven + other.redriven,
+        }
+    }
+}
+
 /// Most attempts kept with a retry or dead letter: enough to see a pattern, small enough for a row.
 pub const ATTEMPTS_KEPT_MAX: usize = 20;

@@ -80,6 +80,33 @@ pub struct Figures {
     pub oldest_unresolved: Option<Duration>,
 }
 
+impl Figures {
+    /// Those of two shards together. What the store has once is not summed: it is the store's to fill in.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            segments_active: self.segments_active + other.segments_active,
+            segments_closed: self.segments_closed + other.segments_closed,
+            segment_bytes: self.segment_bytes + other.segment_bytes,
+            index_bytes: self.index_bytes + other.index_bytes,
+            state_bytes: self.state_bytes + other.state_bytes,
+            groups: self.groups + other.groups,
+            group_events: self.group_events + other.group_events,
+            commit_buckets: sums(self.commit_buckets, other.commit_buckets),
+            commit_micros: self.commit_micros + other.commit_micros,
+            group_buckets: sums(self.group_buckets, other.group_buckets),
+            window_ids: self.window_ids + other.window_ids,
+            window_reach: self.window_reach.max(other.window_reach),
+            oldest_unresolved: self.oldest_unresolved.max(other.oldest_unresolved),
+            ..Self::default()
+        }
+    }
+}
+
+fn sums<const N: usize>(first: [u64; N], second: [u64; N]) -> [u64; N] {
+    let mut second = second.into_iter();
+    first.map(|count| count + second.next().unwrap_or(0))
+}
+
 /// Upper bounds of `Figures::commit_buckets`, in microseconds.
 pub const COMMIT_BUCKETS: [u64; 12] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 500_000, 2_500_000,

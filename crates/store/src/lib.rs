@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! <data>/LOCK  reserve  catalog.db
-//!        g1/s0/mark  state.db  <n>.db[-wal,-shm]  <n>.idx
+//!        g1/s<n>/mark  state-<n>.db  <n>.db[-wal,-shm]  <n>.idx
 //! ```
 //!
 //! Modules in suggested reading order.
@@ -17,7 +17,10 @@ pub mod options;
 pub mod store;
 
 mod append;
+mod opening;
+mod queue;
 mod shard;
+mod shards;
 mod space;
 mod window;
 

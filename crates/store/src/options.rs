@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
+use wayhold_model::shard_map::{SHARDS_MAX, shards_for};
+
 /// Bounds and timings of a store. `Options::default()` is what production runs with; tests run the
 /// same suites at tiny limits too.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// How many shards a new data directory gets, 1 to `SHARDS_MAX`; `None` is as many as suit this
+    /// machine's cores. A directory keeps the number that it was made with.
+    pub shards: Option<u16>,
     /// A segment ends when its WAL has this many bytes: it bounds recovery at open and what one
     /// blocked delivery can hold on disk.
     pub segment_bytes: u64,
@@ -16,16 +21,18 @@ pub struct Options {
     /// One commit holds at most this many bytes of events (a larger single request still fits): a
     /// longer group only raises latency, not throughput.
     pub group_bytes: usize,
-    /// Events that wait for a commit may weigh this much; further requests wait at the door.
+    /// Events that wait for a commit may weigh this much, shared equally by the shards; further requests
+    /// wait at the door.
     pub queue_bytes: usize,
-    /// Committed events kept in memory, so that a healthy lane never reads the disk.
+    /// Committed events kept in memory, so that a healthy lane never reads the disk; shared equally by
+    /// the shards.
     pub tail_bytes: usize,
     /// How long an id is remembered for idempotent acceptance.
     pub window: Duration,
     /// At most this many ids are remembered: 20 bytes each, allocated at open.
     pub window_ids: usize,
-    /// Accepting stops while the volume has fewer free bytes; `None` is 512 MiB or two segments and the
-    /// reserve, whichever is more.
+    /// Accepting stops while the volume has fewer free bytes; `None` is 512 MiB or two segments of each
+    /// shard and the reserve, whichever is more.
     pub min_free: Option<u64>,
     /// Size of the reserve file, released when the disk is full so that progress can still be written.
     pub reserve_bytes: u64,
@@ -35,6 +42,9 @@ pub struct Options {
     pub mark_sync: Duration,
     /// Page size of segment files, in bytes.
     pub page_size: u32,
+    /// Open read connections to closed segments, shared equally by the shards: lanes mostly read the same
+    /// segments, and each connection costs a file descriptor and a page cache.
+    pub readers_open: usize,
     /// SQLite VFS by name, for fault injection; `None` is the operating system's.
     pub vfs: Option<String>,
 }
@@ -42,6 +52,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            shards: None,
             segment_bytes: 64 * MIB,
             segment_rows: 65_536,
             segment_age: Duration::from_secs(600),
@@ -55,21 +66,44 @@ impl Default for Options {
             checkpoint_after: Duration::from_secs(30),
             mark_sync: Duration::from_millis(100),
             page_size: 4096,
+            readers_open: 16,
             vfs: None,
         }
     }
 }
 
 impl Options {
+    /// How many shards a data directory gets that is made now.
+    pub fn shards(&self) -> u16 {
+        self.shards
+            .unwrap_or_else(|| {
+                let cores = std::thread::available_parallelism();
+                shards_for(cores.map_or(1, std::num::NonZero::get))
+            })
+            .clamp(1, SHARDS_MAX)
+    }
+
     /// Free bytes of the volume below which accepting stops.
     pub fn min_free_bytes(&self) -> u64 {
         self.min_free.unwrap_or_else(|| {
+            let segments = 2 * u64::from(self.shards());
             (512 * MIB).max(
                 self.segment_bytes
-                    .saturating_mul(2)
+                    .saturating_mul(segments)
                     .saturating_add(self.reserve_bytes),
             )
         })
+    }
+
+    /// The options of one shard of so many: what is bounded for the whole store is shared equally.
+    pub(crate) fn share(&self, shards: u16) -> Self {
+        let shards = usize::from(shards.max(1));
+        Self {
+            queue_bytes: self.queue_bytes.div_ceil(shards),
+            tail_bytes: self.tail_bytes / shards,
+            readers_open: (self.readers_open / shards).max(READERS_OPEN_MIN),
+            ..self.clone()
+        }
     }
 }
 
@@ -81,9 +115,9 @@ pub(crate) const UNINDEXED_MAX: usize = 2;
 /// Closed segments that may wait for their checkpoint before accepting slows down.
 pub(crate) const CHECKPOINTS_WAITING_MAX: usize = 8;
 
-/// Open read connections to closed segments: lanes mostly read the same ones, and each costs a file
-/// descriptor and a page cache.
-pub(crate) const READERS_OPEN_MAX: usize = 16;
+/// Open read connections that a shard may have however many shards there are: one for what is read in
+/// turn and one for what is fetched again.
+const READERS_OPEN_MIN: usize = 2;
 
 /// Most bytes of events that one read of a lane returns.
 pub(crate) const READ_BYTES_MAX: usize = 8 * 1024 * 1024;

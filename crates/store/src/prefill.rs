@@ -128,6 +128,7 @@ impl Filling<'_> {
             hash_seed: self.hash_seed,
             disk: Arc::clone(&disk),
             vfs: options.vfs.clone(),
+            letters: Arc::default(),
             on_no_space: Arc::new(|| {}),
         })
         .map_err(|error| error.reason)?;

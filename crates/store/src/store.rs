@@ -1,15 +1,12 @@
 //! The store's face: opens a data directory, takes events, finds them again, hands out lanes.
 
 use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::Semaphore;
-use wayhold_model::{Clock, DestinationId, Generation, Position, ShardId, hash};
+use wayhold_model::{Clock, DestinationId, LaneId, Position, hash};
 
 use crate::catalog::{Catalog, CatalogError};
 use crate::delivery::{DeliveryState, LaneTotals};
@@ -17,13 +14,13 @@ use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, ReadError};
 use crate::figures::{Figures, Found, Health, Recovery};
 use crate::lane::Lane;
+use crate::opening::{Opened, Opening, lock_directory};
 use crate::options::Options;
 use crate::progress::{DeadLetters, LetterError};
-use crate::shard::core::{Held, Shard};
-use crate::shard::index_file::IndexError;
-use crate::shard::open::{Running, Surroundings, Threads};
-use crate::shard::restore::restore_window;
-use crate::shard::writer::Order;
+use crate::queue::Queue;
+use crate::shard::core::Bells;
+use crate::shard::open::Threads;
+use crate::shards::Shards;
 use crate::space::Space;
 use crate::window::Window;
 
@@ -35,16 +32,19 @@ pub struct Store {
 }
 
 pub(crate) struct Inner {
-    pub(crate) shard: Arc<Shard>,
+    pub(crate) shards: Arc<Shards>,
+    /// Queues of the shards that take new events, by number.
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) space: Arc<Space>,
+    bells: Arc<Bells>,
     /// Ids of all shards.
     pub(crate) window: Arc<Window>,
-    pub(crate) orders: Sender<Order>,
-    /// Bytes of events that may still be queued for a commit.
-    pub(crate) room: Arc<Semaphore>,
     pub(crate) stopping: AtomicBool,
     dir: PathBuf,
+    options: Options,
     dead_letters: DeadLetters,
-    threads: Mutex<Threads>,
+    threads: Mutex<Vec<Threads>>,
     /// Held while the store is open.
     lock: Mutex<Option<File>>,
 }
@@ -69,41 +69,43 @@ impl Store {
             options.min_free_bytes(),
         ));
         let catalog = Arc::new(
-            Catalog::open(dir, disk.as_ref(), Arc::clone(&clock))
+            Catalog::open(dir, disk.as_ref(), Arc::clone(&clock), 1)
                 .map_err(|error| catalog_error(dir, &error))?,
         );
-        let shard_dir = make_shard_directory(dir, disk.as_ref())?;
-        let room = Arc::new(Semaphore::new(options.queue_bytes));
+        let bells = Arc::new(Bells::default());
         let window = Arc::new(Window::new(options.window_ids));
-        let surroundings = Surroundings {
-            generation: Generation(1),
-            id: ShardId(0),
-            dir: shard_dir,
-            options,
-            disk,
-            clock,
-            space,
-            catalog: Arc::clone(&catalog),
-            window: Arc::clone(&window),
+        let opening = Opening {
+            dir,
+            options: &options,
+            disk: &disk,
+            clock: &clock,
+            space: &space,
+            catalog: &catalog,
+            bells: &bells,
+            window: &window,
         };
-        let recovering = surroundings.open()?;
-        restore_window(std::slice::from_ref(&recovering.shard));
-        let Running {
-            shard,
-            orders,
+        let Opened {
+            shards,
+            queues,
             threads,
             mut recovery,
-        } = recovering.start()?;
+        } = opening.open()?;
         recovery.took = started.elapsed();
-        let dead_letters = DeadLetters::new(shard.progress.clone(), catalog);
+        let shards = Arc::new(shards);
         let inner = Inner {
-            shard,
+            dead_letters: DeadLetters::new(
+                shards.all().map(|shard| shard.progress.clone()),
+                Arc::clone(&catalog),
+            ),
+            shards,
+            queues,
+            catalog,
+            space,
+            bells,
             window,
-            orders,
-            room,
             stopping: AtomicBool::new(false),
             dir: dir.to_owned(),
-            dead_letters,
+            options,
             threads: Mutex::new(threads),
             lock: Mutex::new(Some(lock)),
         };
@@ -117,11 +119,16 @@ impl Store {
 
     /// The seed of every hash that reaches the disk.
     pub fn hash_seed(&self) -> u64 {
-        self.inner.shard.hash_seed
+        self.inner.catalog.hash_seed()
     }
 
     pub(crate) fn inner(&self) -> &Inner {
         &self.inner
+    }
+
+    /// How many shards take new events.
+    pub fn shards(&self) -> usize {
+        self.inner.queues.len()
     }
 
     /// Looks an event up by identity; may read the disk.
@@ -129,29 +136,19 @@ impl Store {
     /// # Errors
     /// A file cannot be read.
     pub fn find(&self, source: &str, id: &str) -> Result<Option<Found>, ReadError> {
-        let shard = &self.inner.shard;
-        let id_hash = hash::id_hash_of(source, id, shard.hash_seed);
-        if let Some(known) = shard.confirm(id_hash, &self.inner.window.candidates(id_hash))? {
-            return self.found(known.sequence);
-        }
-        // Beyond the window, and for ids that were made here: every index is asked, newest first.
-        let mut segments = shard.segments();
-        segments.extend(
-            shard
-                .remembered
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .iter()
-                .cloned(),
-        );
-        segments.sort_unstable_by_key(|segment| std::cmp::Reverse(segment.number()));
-        for segment in segments {
-            // A damaged index is named in health; the others still answer.
-            if let Ok(Some(found)) = segment.find(shard.disk.as_ref(), id_hash) {
-                return self.found(found.sequence);
+        let id_hash = hash::id_hash_of(source, id, self.hash_seed());
+        let mut newest: Option<Found> = None;
+        for shard in self.inner.shards.all() {
+            // Beyond the window an id may have been accepted again, with another key in another shard.
+            if let Some(found) = shard.find(id_hash)?
+                && newest
+                    .as_ref()
+                    .is_none_or(|other| other.accepted_at < found.accepted_at)
+            {
+                newest = Some(found);
             }
         }
-        Ok(None)
+        Ok(newest)
     }
 
     /// Looks an event up by position; may read the disk.
@@ -159,41 +156,10 @@ impl Store {
     /// # Errors
     /// A file cannot be read.
     pub fn event(&self, position: Position) -> Result<Option<Found>, ReadError> {
-        let shard = &self.inner.shard;
-        if (position.generation, position.shard) != (shard.generation, shard.id) {
-            return Ok(None);
+        match self.inner.shards.of(position) {
+            Some(shard) => shard.found(position.sequence.0),
+            None => Ok(None),
         }
-        self.found(position.sequence.0)
-    }
-
-    fn found(&self, sequence: u64) -> Result<Option<Found>, ReadError> {
-        let shard = &self.inner.shard;
-        let Some((segment, held)) = shard.segment_of(sequence) else {
-            return Ok(None);
-        };
-        let unreadable = |error: IndexError| ReadError::Failed {
-            file: segment.index_path.display().to_string(),
-            reason: error.to_string(),
-        };
-        let Some(known) = segment
-            .identity_at(shard.disk.as_ref(), sequence)
-            .map_err(unreadable)?
-        else {
-            return Ok(None);
-        };
-        let destinations = segment
-            .destinations_of(shard.disk.as_ref(), sequence)
-            .map_err(unreadable)?;
-        let event = match held {
-            Held::Whole => shard.event(sequence)?,
-            Held::IndexOnly => None,
-        };
-        Ok(Some(Found {
-            position: shard.position(sequence),
-            accepted_at: wayhold_model::Timestamp::from_micros(known.accepted_at),
-            destinations: Arc::new(destinations),
-            event,
-        }))
     }
 
     /// Where one delivery stands; may read the disk.
@@ -205,34 +171,36 @@ impl Store {
         position: Position,
         destination: DestinationId,
     ) -> Result<DeliveryState, LetterError> {
-        let shard = &self.inner.shard;
-        match shard.lane_of(destination) {
-            Some(lane) => shard.progress.delivery_state(lane, position.sequence),
-            None => Ok(DeliveryState::Pending),
+        let shard = self.inner.shards.of(position);
+        match (shard, self.inner.lane_of(destination)) {
+            (Some(shard), Some(lane)) => shard.progress.delivery_state(lane, position.sequence),
+            _ => Ok(DeliveryState::Pending),
         }
     }
 
     /// The reader of a destination's lane; taken once per destination. `None` for a destination that
     /// the catalogue does not know.
     pub fn lane(&self, destination: DestinationId) -> Option<Lane> {
-        let shard = Arc::clone(&self.inner.shard);
-        let id = shard.lane_of(destination)?;
-        Some(Lane::new(shard, id, destination))
+        let id = self.inner.lane_of(destination)?;
+        let bell = self.inner.bells.of(destination);
+        Some(Lane::new(&self.inner.shards, id, destination, bell))
     }
 
     /// Counts of one destination's lane, from three sources that know nothing of each other: index
     /// files count what was accepted, bitmaps what is pending, settlements how it ended.
     pub fn totals(&self, destination: DestinationId) -> LaneTotals {
-        let shard = &self.inner.shard;
-        let Some(lane) = shard.lane_of(destination) else {
+        let Some(lane) = self.inner.lane_of(destination) else {
             return LaneTotals::default();
         };
-        shard.totals(lane, destination)
+        let shards = self.inner.shards.all();
+        shards
+            .map(|shard| shard.totals(lane, destination))
+            .fold(LaneTotals::default(), LaneTotals::plus)
     }
 
     /// Destinations, tokens, audit trail, node.
     pub fn catalog(&self) -> &Arc<Catalog> {
-        &self.inner.shard.catalog
+        &self.inner.catalog
     }
 
     /// Deliveries that were given up.
@@ -240,23 +208,31 @@ impl Store {
         &self.inner.dead_letters
     }
 
-    /// Whether it can durably accept, and what is not as it should be.
+    /// Whether it can durably accept, and what is not as it should be. While one shard still accepts,
+    /// the store does: the others are named as findings, and refuse what belongs to them.
     pub fn health(&self) -> Health {
-        let shard = &self.inner.shard;
-        let unavailable = if self.inner.stopping.load(Ordering::Acquire) {
-            Some("the store is stopping".to_owned())
-        } else if shard.space.is_low() {
-            Some(format!(
-                "the disk has {} free bytes; accepting needs {}",
-                shard.space.free(),
-                shard.options.min_free_bytes()
-            ))
-        } else {
-            shard.condition.unavailable()
+        let shards = &self.inner.shards;
+        let mut stuck: Vec<String> = Vec::new();
+        for shard in shards.newest() {
+            let reason = shard.condition.unavailable();
+            stuck.extend(reason.map(|reason| shards.named(shard, reason)));
+        }
+        let mut degraded = Vec::new();
+        for shard in shards.all() {
+            let findings = shard.condition.findings().into_iter();
+            let findings = findings.chain(shard.progress.health());
+            degraded.extend(findings.map(|finding| shards.named(shard, finding)));
+        }
+        degraded.extend(self.inner.catalog.closed());
+        degraded.extend(self.inner.shards_ignored());
+        let unavailable = match self.inner.unavailable() {
+            Some(reason) => Some(reason),
+            None if stuck.len() == shards.newest().len() => Some(stuck.join("; ")),
+            None => {
+                degraded.extend(stuck.into_iter().map(|one| format!("{one}: its keys wait")));
+                None
+            }
         };
-        let mut degraded = shard.condition.findings();
-        degraded.extend(shard.progress.health());
-        degraded.extend(shard.catalog.closed());
         Health {
             unavailable,
             degraded,
@@ -265,9 +241,12 @@ impl Store {
 
     /// Sizes and counts for metrics and status.
     pub fn figures(&self) -> Figures {
-        let mut figures = self.inner.shard.figures();
-        let room = self.inner.room.available_permits();
-        figures.queued_bytes = self.inner.shard.options.queue_bytes.saturating_sub(room) as u64;
+        let shards = self.inner.shards.all().map(|shard| shard.figures());
+        let mut figures = shards.fold(Figures::default(), Figures::plus);
+        let queued = self.inner.queues.iter().map(|queue| queue.queued() as u64);
+        figures.queued_bytes = queued.sum();
+        figures.reserve_bytes = self.inner.space.reserve_bytes();
+        figures.disk_free_bytes = self.inner.space.free();
         let catalog = ["catalog.db", "catalog.db-wal"].map(|name| self.inner.dir.join(name));
         figures.state_bytes += catalog.iter().map(|path| file_bytes(path)).sum::<u64>();
         figures
@@ -279,13 +258,16 @@ impl Store {
         if self.inner.stopping.swap(true, Ordering::AcqRel) {
             return;
         }
-        // The writer may be gone already, after a panic.
-        drop(self.inner.orders.send(Order::Stop));
+        for queue in &self.inner.queues {
+            queue.stop();
+        }
         let threads = &self.inner.threads;
         let mut threads = threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.join(&self.inner.shard);
-        self.inner.shard.progress.stop();
-        self.inner.shard.catalog.stop();
+        for (threads, shard) in threads.iter_mut().zip(self.inner.shards.all()) {
+            threads.join(shard);
+            shard.progress.stop();
+        }
+        self.inner.catalog.stop();
         self.inner
             .lock
             .lock()
@@ -294,74 +276,50 @@ impl Store {
     }
 }
 
+impl Inner {
+    fn lane_of(&self, destination: DestinationId) -> Option<LaneId> {
+        let record = self.catalog.destination(destination);
+        record.map(|record| record.lane)
+    }
+
+    /// Why nothing can be accepted in any shard.
+    fn unavailable(&self) -> Option<String> {
+        if self.stopping.load(Ordering::Acquire) {
+            Some("the store is stopping".to_owned())
+        } else if self.space.is_low() {
+            Some(format!(
+                "the disk has {} free bytes; accepting needs {}",
+                self.space.free(),
+                self.options.min_free_bytes()
+            ))
+        } else {
+            None
+        }
+    }
+
+    /// What a person should know who configured another number of shards than there are.
+    fn shards_ignored(&self) -> Option<String> {
+        let (configured, made) = (self.options.shards?, self.queues.len());
+        (usize::from(configured) != made).then(|| {
+            format!(
+                "{configured} shards are configured, and the data directory was made with {made}: it \
+                 keeps them"
+            )
+        })
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         // Threads end with the store also when nobody stopped it; what they hold is durable already.
-        drop(self.orders.send(Order::Stop));
-        let threads = &mut self.threads;
-        threads
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .let_go();
-    }
-}
-
-/// Makes the data directory and takes its lock, which is held by a descriptor on a file that is not a
-/// database.
-fn lock_directory(dir: &Path, disk: &dyn Disk) -> Result<File, OpenError> {
-    let unusable = |error: std::io::Error| OpenError::Unusable {
-        path: dir.to_owned(),
-        reason: error.to_string(),
-    };
-    if !disk.exists(dir).map_err(unusable)? {
-        std::fs::create_dir_all(dir).map_err(unusable)?;
-        let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        std::fs::set_permissions(dir, owner_only).map_err(unusable)?;
-    }
-    disk.create_directory(dir).map_err(unusable)?;
-    let path = dir.join("LOCK");
-    let mut options = File::options();
-    let file = options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path);
-    let mut file = file.map_err(unusable)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(std::fs::TryLockError::WouldBlock) => {
-            let pid = std::fs::read_to_string(&path).unwrap_or_default();
-            let holder = pid
-                .trim()
-                .parse::<u32>()
-                .map_or_else(|_| String::new(), |pid| format!(" (pid {pid})"));
-            return Err(OpenError::Locked {
-                dir: dir.to_owned(),
-                holder,
-            });
+        for queue in &self.queues {
+            queue.stop();
         }
-        Err(std::fs::TryLockError::Error(error)) => return Err(unusable(error)),
+        let threads = self.threads.get_mut();
+        for threads in threads.unwrap_or_else(PoisonError::into_inner) {
+            threads.let_go();
+        }
     }
-    // For the person whose second process is refused; the lock itself is the descriptor's.
-    let named = file
-        .set_len(0)
-        .and_then(|()| writeln!(file, "{}", std::process::id()));
-    named.map_err(unusable)?;
-    Ok(file)
-}
-
-fn make_shard_directory(dir: &Path, disk: &dyn Disk) -> Result<PathBuf, OpenError> {
-    let generation = dir.join("g1");
-    let shard = generation.join("s0");
-    for path in [&generation, &shard] {
-        disk.create_directory(path)
-            .map_err(|error| OpenError::Unusable {
-                path: path.clone(),
-                reason: error.to_string(),
-            })?;
-    }
-    Ok(shard)
 }
 
 fn catalog_error(dir: &Path, error: &CatalogError) -> OpenError {

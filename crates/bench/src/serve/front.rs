@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Serves `keeper` until told to stop.
 pub async fn serve(config: &Config, keeper: Arc<dyn Keeper>) -> Result<(), BenchError> {
     let clock = Arc::new(SystemClock);
-    let catalog = Arc::new(Catalog::open(&config.data, &SystemDisk, clock.clone())?);
+    let catalog = Arc::new(Catalog::open(&config.data, &SystemDisk, clock.clone(), 1)?);
     let names: Vec<_> = config
         .destinations
         .iter()

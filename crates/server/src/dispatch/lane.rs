@@ -118,6 +118,7 @@ pub(super) struct LaneTask {
     // Read and not yet offered.
     buffer: VecDeque<Delivery>,
     at_tail: bool,
+    // When the shards are read again where reading failed; the others are read meanwhile.
     read_again_at: Option<Timestamp>,
 
     order: Order,
@@ -310,7 +311,9 @@ impl LaneTask {
             Openings::Free(0) => None,
             Openings::Free(_) | Openings::Probe => self.order.next_due(),
         };
-        let at = start.into_iter().chain(self.read_again_at).min()?;
+        // While the reader is away its return wakes the loop.
+        let again = self.read_again_at.filter(|_| self.reader.is_some());
+        let at = start.into_iter().chain(again).min()?;
         Some(self.steady.instant(at))
     }
 

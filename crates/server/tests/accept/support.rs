@@ -167,7 +167,7 @@ impl Running {
         let folder = tempfile::tempdir().unwrap();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
-        let catalog = Catalog::open(folder.path(), &SystemDisk, Arc::clone(&clock)).unwrap();
+        let catalog = Catalog::open(folder.path(), &SystemDisk, Arc::clone(&clock), 1).unwrap();
         let auth = Auth::new(Arc::new(catalog), setup.openness, Arc::clone(&clock));
         let metrics = Arc::new(Metrics::default());
         let limits = setup.limits.clone();

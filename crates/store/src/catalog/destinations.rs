@@ -179,7 +179,7 @@ mod tests {
     }
 
     fn open(directory: &Path) -> Catalog {
-        Catalog::open(directory, &SystemDisk, Arc::new(Fixed)).unwrap()
+        Catalog::open(directory, &SystemDisk, Arc::new(Fixed), 1).unwrap()
     }
 
     fn names(names: &[&str]) -> Vec<String> {

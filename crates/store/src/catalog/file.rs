@@ -149,8 +149,8 @@ pub(super) struct View {
 }
 
 impl Catalog {
-    /// Opens the catalogue in `directory`, or makes it where the directory holds no shards yet.
-    /// Blocking.
+    /// Opens the catalogue in `directory`, or makes it where the directory holds no shards yet: then
+    /// its first generation has `shards` shards. Blocking.
     ///
     /// # Errors
     /// `Lost` or `Unusable`: a person has to act. `NoSpace`: make room.
@@ -158,6 +158,7 @@ impl Catalog {
         directory: &Path,
         disk: &dyn Disk,
         clock: Arc<dyn Clock>,
+        shards: u16,
     ) -> Result<Self, CatalogError> {
         let path = directory.join(FILE);
         let unusable = |reason: &dyn std::fmt::Display| CatalogError::Unusable {
@@ -179,7 +180,7 @@ impl Catalog {
         let prepared = (|| {
             // A crash while the file was made leaves it without any table: nothing was ever kept in it.
             if is_empty(&connection)? {
-                initialise(&mut connection, clock.now())?;
+                initialise(&mut connection, clock.now(), shards)?;
             }
             // What recovery took from the log may never have been synced; now it is.
             checkpoint(&connection)?;
@@ -387,7 +388,7 @@ fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
     })
 }
 
-fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlite::Result<()> {
+fn initialise(connection: &mut Connection, now: Timestamp, shards: u16) -> rusqlite::Result<()> {
     let (mut node, mut seed, mut key) = ([0; 16], [0; 8], [0; 32]);
     for bytes in [node.as_mut_slice(), &mut seed, &mut key] {
         getrandom::fill(bytes)
@@ -405,8 +406,8 @@ fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlite::Result<(
         ],
     )?;
     transaction.execute(
-        "INSERT INTO generations VALUES (1, 1, ?1)",
-        [now.as_micros().cast_signed()],
+        "INSERT INTO generations VALUES (1, ?1, ?2)",
+        params![shards, now.as_micros().cast_signed()],
     )?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", FORMAT)?;
@@ -484,7 +485,7 @@ mod tests {
     }
 
     fn open(directory: &Path) -> Result<Catalog, CatalogError> {
-        Catalog::open(directory, &SystemDisk, Arc::new(Fixed))
+        Catalog::open(directory, &SystemDisk, Arc::new(Fixed), 1)
     }
 
     #[test]

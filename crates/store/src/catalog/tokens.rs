@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_token_is_found_by_its_prefix_and_stays_revoked() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || Catalog::open(folder.path(), &SystemDisk, Arc::new(Fixed)).unwrap();
+        let open = || Catalog::open(folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap();
         let catalog = open();
         assert!(!catalog.has_tokens());
         let made = catalog
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_token_never_changes_what_its_principal_may_do() {
         let folder = tempfile::tempdir().unwrap();
-        let catalog = Catalog::open(folder.path(), &SystemDisk, Arc::new(Fixed)).unwrap();
+        let catalog = Catalog::open(folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap();
         catalog
             .create_token(&token("abc", &["ingest"]), "ada")
             .unwrap();

@@ -2,6 +2,7 @@
 //! audit trail before it is done: a crash in between leaves an entry of something that was not done, and
 //! never a change that nobody answers for.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -52,16 +53,17 @@ pub enum LetterError {
 /// The dead letters of a store; a cheap handle. All methods block.
 #[derive(Clone, Debug)]
 pub struct DeadLetters {
-    progress: Progress,
+    /// Progress of every shard; all number their letters together.
+    shards: Arc<[Progress]>,
     catalog: Arc<Catalog>,
     /// Operators' actions one after the other, so that what was checked still holds when it is done.
     actions: Arc<Mutex<()>>,
 }
 
 impl DeadLetters {
-    pub(crate) fn new(progress: Progress, catalog: Arc<Catalog>) -> Self {
+    pub(crate) fn new(shards: impl IntoIterator<Item = Progress>, catalog: Arc<Catalog>) -> Self {
         Self {
-            progress,
+            shards: shards.into_iter().collect(),
             catalog,
             actions: Arc::default(),
         }
@@ -78,24 +80,22 @@ impl DeadLetters {
         after: Option<u64>,
         max: usize,
     ) -> Result<Vec<DeadLetter>, LetterError> {
-        let context = self.progress.letter_context();
-        let rows = self.progress.read_letters(|connection| {
-            connection
-                .prepare_cached(
-                    "SELECT * FROM dead_letters WHERE id > ?1 AND (?2 IS NULL OR destination = ?2)
-                     ORDER BY id LIMIT ?3",
-                )?
-                .query_map(
-                    params![
-                        after.map_or(-1, u64::cast_signed),
-                        destination.map(|id| id.0),
-                        i64::try_from(max).unwrap_or(i64::MAX)
-                    ],
-                    |row| read(row, context),
-                )?
-                .collect::<rusqlite::Result<Vec<_>>>()
-        })?;
-        Ok(self.progress.undamaged(rows))
+        // Only numbers that were given before the first shard is read: a letter that came about while
+        // the others are read might be shown before an earlier one of another shard, which whoever goes
+        // on after it would never see.
+        let below = self.shards.first().map_or(0, Progress::next_letter);
+        let wanted = Wanted {
+            destination,
+            below,
+            max,
+        };
+        let mut letters = Vec::new();
+        for shard in &*self.shards {
+            letters.extend(shard.list_letters(wanted, after)?);
+        }
+        letters.sort_unstable_by_key(|letter| letter.id);
+        letters.truncate(max);
+        Ok(letters)
     }
 
     /// How many there are per destination and class, those under redrive left out.
@@ -103,7 +103,147 @@ impl DeadLetters {
     /// # Errors
     /// `Unavailable`.
     pub fn counts(&self) -> Result<Vec<(DestinationId, String, u64)>, LetterError> {
-        self.progress.read_letters(|connection| {
+        let mut counts = BTreeMap::new();
+        for shard in &*self.shards {
+            for (destination, class, count) in shard.count_letters()? {
+                *counts.entry((destination, class)).or_insert(0) += count;
+            }
+        }
+        Ok(counts
+            .into_iter()
+            .map(|((destination, class), count)| (destination, class, count))
+            .collect())
+    }
+
+    /// One dead letter.
+    ///
+    /// # Errors
+    /// `NotFound`, `Damaged` or `Unavailable`.
+    pub fn get(&self, id: u64) -> Result<DeadLetter, LetterError> {
+        let (_, row) = self.row(id)?;
+        row.letter.ok_or(LetterError::Damaged { id })
+    }
+
+    /// Starts sending a dead letter again: from now on it counts as pending. Durable when it returns;
+    /// handing it to its lane is the caller's part.
+    ///
+    /// # Errors
+    /// Any `LetterError`; nothing was done unless it is `Unavailable`.
+    pub fn redrive(&self, id: u64, by: &str) -> Result<DeadLetter, LetterError> {
+        let _one_at_a_time = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
+        let (shard, row) = self.idle(id)?;
+        let letter = row.letter.ok_or(LetterError::Damaged { id })?;
+        self.catalog
+            .audit(by, "dead_letter.redriven", &id.to_string(), None)?;
+        if !shard.change(|memory| memory.redrive(id, row.lane)) {
+            return Err(LetterError::Redriving { id });
+        }
+        shard.require_durable()?;
+        Ok(DeadLetter {
+            redriving: true,
+            ..letter
+        })
+    }
+
+    /// Ends a dead letter for good. Durable when it returns.
+    ///
+    /// # Errors
+    /// `NotFound`, `Redriving`, `Audit` or `Unavailable`; nothing was done unless it is the last.
+    pub fn discard(&self, id: u64, by: &str, reason: &str) -> Result<(), LetterError> {
+        let _one_at_a_time = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
+        let (shard, row) = self.idle(id)?;
+        self.catalog
+            .audit(by, "dead_letter.discarded", &id.to_string(), Some(reason))?;
+        if !shard.change(|memory| memory.discard(id, row.lane)) {
+            return Err(LetterError::Redriving { id });
+        }
+        shard.require_durable()
+    }
+
+    /// A letter that is not under redrive, and the shard that has it.
+    fn idle(&self, id: u64) -> Result<(&Progress, LetterRow), LetterError> {
+        let (shard, _) = self.row(id)?;
+        // Earlier actions must be in the file, since that is where the letter is looked at.
+        shard.require_durable()?;
+        match shard.read_letter(id)? {
+            None => Err(LetterError::NotFound { id }),
+            Some(row) if row.redriving => Err(LetterError::Redriving { id }),
+            Some(row) => Ok((shard, row)),
+        }
+    }
+
+    /// A letter, and the shard that has it: nothing but the shards themselves knows which one that is,
+    /// and people ask rarely.
+    fn row(&self, id: u64) -> Result<(&Progress, LetterRow), LetterError> {
+        let mut failure = LetterError::NotFound { id };
+        for shard in &*self.shards {
+            match shard.read_letter(id) {
+                Ok(Some(row)) => return Ok((shard, row)),
+                Ok(None) => {}
+                // Another shard may have it all the same.
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+}
+
+/// Which letters to list.
+#[derive(Clone, Copy)]
+struct Wanted {
+    destination: Option<DestinationId>,
+    below: u64,
+    max: usize,
+}
+
+impl Progress {
+    /// The first `max` sound letters of this shard above `after`.
+    fn list_letters(
+        &self,
+        wanted: Wanted,
+        mut after: Option<u64>,
+    ) -> Result<Vec<DeadLetter>, LetterError> {
+        let mut letters = Vec::new();
+        loop {
+            let rows = self.letters_after(wanted, after)?;
+            // Damaged ones make a page shorter; it is filled up, since a short page says that it is the
+            // last.
+            let is_last = rows.len() < wanted.max;
+            after = rows.last().map(|row| row.id).or(after);
+            letters.extend(self.undamaged(rows));
+            if is_last || letters.len() >= wanted.max {
+                return Ok(letters);
+            }
+        }
+    }
+
+    fn letters_after(
+        &self,
+        wanted: Wanted,
+        after: Option<u64>,
+    ) -> Result<Vec<LetterRow>, LetterError> {
+        let context = self.letter_context();
+        self.read_letters(|connection| {
+            connection
+                .prepare_cached(
+                    "SELECT * FROM dead_letters WHERE id > ?1 AND id < ?2
+                     AND (?3 IS NULL OR destination = ?3) ORDER BY id LIMIT ?4",
+                )?
+                .query_map(
+                    params![
+                        after.map_or(-1, u64::cast_signed),
+                        wanted.below.cast_signed(),
+                        wanted.destination.map(|id| id.0),
+                        i64::try_from(wanted.max).unwrap_or(i64::MAX)
+                    ],
+                    |row| read(row, context),
+                )?
+                .collect::<rusqlite::Result<Vec<_>>>()
+        })
+    }
+
+    fn count_letters(&self) -> Result<Vec<(DestinationId, String, u64)>, LetterError> {
+        self.read_letters(|connection| {
             connection
                 .prepare_cached(
                     "SELECT destination, class, count(*) FROM dead_letters WHERE redriving = 0
@@ -117,79 +257,23 @@ impl DeadLetters {
         })
     }
 
-    /// One dead letter.
-    ///
-    /// # Errors
-    /// `NotFound`, `Damaged` or `Unavailable`.
-    pub fn get(&self, id: u64) -> Result<DeadLetter, LetterError> {
-        self.row(id)?.letter.ok_or(LetterError::Damaged { id })
-    }
-
-    /// Starts sending a dead letter again: from now on it counts as pending. Durable when it returns;
-    /// handing it to its lane is the caller's part.
-    ///
-    /// # Errors
-    /// Any `LetterError`; nothing was done unless it is `Unavailable`.
-    pub fn redrive(&self, id: u64, by: &str) -> Result<DeadLetter, LetterError> {
-        let _one_at_a_time = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
-        // Earlier actions must be in the file, since that is where the letter is looked at.
-        self.durable()?;
-        let row = self.row(id)?;
-        if row.redriving {
-            return Err(LetterError::Redriving { id });
-        }
-        let letter = row.letter.ok_or(LetterError::Damaged { id })?;
-        self.catalog
-            .audit(by, "dead_letter.redriven", &id.to_string(), None)?;
-        if !self.progress.change(|memory| memory.redrive(id, row.lane)) {
-            return Err(LetterError::Redriving { id });
-        }
-        self.durable()?;
-        Ok(DeadLetter {
-            redriving: true,
-            ..letter
+    fn read_letter(&self, id: u64) -> Result<Option<LetterRow>, LetterError> {
+        let context = self.letter_context();
+        self.read_letters(|connection| {
+            connection
+                .prepare_cached("SELECT * FROM dead_letters WHERE id = ?")?
+                .query_row([id.cast_signed()], |row| read(row, context))
+                .optional()
         })
     }
 
-    /// Ends a dead letter for good. Durable when it returns.
-    ///
-    /// # Errors
-    /// `NotFound`, `Redriving`, `Audit` or `Unavailable`; nothing was done unless it is the last.
-    pub fn discard(&self, id: u64, by: &str, reason: &str) -> Result<(), LetterError> {
-        let _one_at_a_time = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
-        // Earlier actions must be in the file, since that is where the letter is looked at.
-        self.durable()?;
-        let row = self.row(id)?;
-        if row.redriving {
-            return Err(LetterError::Redriving { id });
-        }
-        self.catalog
-            .audit(by, "dead_letter.discarded", &id.to_string(), Some(reason))?;
-        if !self.progress.change(|memory| memory.discard(id, row.lane)) {
-            return Err(LetterError::Redriving { id });
-        }
-        self.durable()
-    }
-
-    fn durable(&self) -> Result<(), LetterError> {
-        self.progress.durable_soon().map_err(|error| {
-            let reason = self.progress.trouble();
+    fn require_durable(&self) -> Result<(), LetterError> {
+        self.durable_soon().map_err(|error| {
+            let reason = self.trouble();
             LetterError::Unavailable {
                 reason: reason.unwrap_or_else(|| error.to_string()),
             }
         })
-    }
-
-    fn row(&self, id: u64) -> Result<LetterRow, LetterError> {
-        let context = self.progress.letter_context();
-        self.progress
-            .read_letters(|connection| {
-                connection
-                    .prepare_cached("SELECT * FROM dead_letters WHERE id = ?")?
-                    .query_row([id.cast_signed()], |row| read(row, context))
-                    .optional()
-            })?
-            .ok_or(LetterError::NotFound { id })
     }
 }
 

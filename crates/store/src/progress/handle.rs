@@ -16,9 +16,11 @@ use crate::delivery::{AttemptRecord, DeadLetter, DeliveryState, Resolution};
 use crate::disk::Disk;
 use crate::progress::dead_letters::{self, LetterContext, LetterError, LetterRow};
 use crate::progress::file::{self, StateFile};
+use crate::progress::letter::LetterNumbers;
 use crate::progress::memory::{Dropped, LaneView, Memory, Retry, Totals};
 use crate::progress::recovery::{self, ProgressUnusable};
 use crate::progress::writer::Writer;
+use crate::shards::Name;
 
 /// Settlements that are written without waiting for the interval: a transaction of this many is as
 /// cheap per settlement as it gets.
@@ -45,6 +47,8 @@ pub(crate) struct ProgressOptions {
     pub(crate) disk: Arc<dyn Disk>,
     /// SQLite VFS by name; `None` is the system's.
     pub(crate) vfs: Option<String>,
+    /// Numbers the dead letters of all shards.
+    pub(crate) letters: Arc<LetterNumbers>,
     /// Called before a write is repeated that was refused for lack of space; releases the reserve.
     pub(crate) on_no_space: Arc<dyn Fn() + Send + Sync>,
 }
@@ -132,7 +136,8 @@ struct WriterThread {
 impl Progress {
     /// Opens or makes the progress of a shard and starts its writer. Blocking.
     pub(crate) fn open(options: ProgressOptions) -> Result<(Self, Opened), ProgressUnusable> {
-        let recovered = recovery::recover(&options)?;
+        let mut recovered = recovery::recover(&options)?;
+        recovered.memory.number_with(Arc::clone(&options.letters));
         let opened = Opened {
             findings: recovered.findings.clone(),
             is_fresh: recovered.is_fresh,
@@ -144,6 +149,7 @@ impl Progress {
                 .collect(),
         };
         let directory = options.directory.clone();
+        let name = format!("{}-progress", Name(options.generation, options.shard));
         let shared = Arc::new(Shared {
             options,
             state: Mutex::new(State {
@@ -167,7 +173,7 @@ impl Progress {
         });
         let writer = Writer::new(Arc::clone(&shared), recovered.file, recovered.number);
         let handle = std::thread::Builder::new()
-            .name("progress".to_owned())
+            .name(name)
             .spawn(move || writer.run())
             .map_err(|error| ProgressUnusable {
                 path: directory,
@@ -260,6 +266,16 @@ impl Progress {
         self.change(|memory| memory.start(lane, sequence, number));
     }
 
+    /// Above the number of every dead letter that any shard ever had.
+    pub(crate) fn next_letter(&self) -> u64 {
+        self.shared.options.letters.next()
+    }
+
+    /// Whether a dead letter of this shard is under redrive.
+    pub(crate) fn is_redriving(&self, letter: u64) -> bool {
+        self.shared.lock().memory.is_redriving(letter)
+    }
+
     /// Ends a redrive. One that is not under way changes nothing.
     pub(crate) fn settle_letter(&self, letter: u64, resolution: Resolution) {
         self.change(|memory| memory.settle_letter(letter, resolution));
@@ -297,21 +313,26 @@ impl Progress {
         self.change(|memory| memory.add_accepted_base(lane, count));
     }
 
-    /// Waits until everything recorded before is synced, however long the disk takes.
-    pub(crate) async fn durable(&self) -> Result<(), NotDurable> {
-        let waiting = {
+    /// Resolves once everything recorded before this call is synced, however long the disk takes. The
+    /// writer is asked at once, so that several shards can be waited for together.
+    pub(crate) fn durable(&self) -> impl Future<Output = Result<(), NotDurable>> + use<> {
+        let asked = {
             let mut state = self.shared.lock();
-            match state.must_wait()? {
-                None => return Ok(()),
-                Some(changed) => {
+            state.must_wait().map(|changed| {
+                changed.map(|changed| {
                     let (sender, receiver) = oneshot::channel();
                     state.waiters.push((changed, Waiter::Task(sender)));
                     self.shared.wake.notify_one();
                     receiver
-                }
-            }
+                })
+            })
         };
-        waiting.await.map_err(|_| NotDurable)
+        async move {
+            match asked? {
+                Some(waiting) => waiting.await.map_err(|_| NotDurable),
+                None => Ok(()),
+            }
+        }
     }
 
     /// Letters of a lane that are under redrive, for start-up. Blocking.

@@ -2,10 +2,33 @@
 //! before a flush become one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use wayhold_model::{DestinationId, LaneId, StoredEvent};
 
 use crate::delivery::AttemptRecord;
+
+/// Gives dead letters their numbers, the same count for all shards of a store: so a number names one
+/// letter whatever shard it lies in, and lists go by the order in which letters came about.
+#[derive(Debug, Default)]
+pub(crate) struct LetterNumbers(AtomicU64);
+
+impl LetterNumbers {
+    /// Numbers below `next` were given before.
+    pub(super) fn raise(&self, next: u64) {
+        self.0.fetch_max(next, Ordering::Relaxed);
+    }
+
+    /// A number that was never given.
+    pub(super) fn take(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Above every number that was given.
+    pub(super) fn next(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// A dead letter that is not in the file yet.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use wayhold_model::{DestinationId, LaneId, Sequence, StoredEvent, Timestamp};
 
 use crate::delivery::{AttemptRecord, Resolution};
 use crate::progress::chunk::{self, Chunk};
-use crate::progress::letter::{LetterChange, NewLetter};
+use crate::progress::letter::{LetterChange, LetterNumbers, NewLetter};
 
 /// Chunks below a floor that one flush removes from the file: few enough to be no burden to it.
 const CHUNKS_REMOVED_PER_FLUSH: usize = 64;
@@ -85,6 +85,7 @@ pub(super) struct Memory {
     redriving: BTreeMap<u64, LaneId>,
     dropped: BTreeMap<u64, Dropped>,
     next_letter: u64,
+    letters: Arc<LetterNumbers>,
     changes: Changes,
     /// What is being written; comes back if that fails.
     writing: Option<Changes>,
@@ -124,6 +125,7 @@ impl Memory {
             next_letter: loaded.next_letter.max(1),
             ..Self::default()
         };
+        memory.letters.raise(memory.next_letter);
         for (lane, floor, totals) in loaded.lanes {
             let lane = memory.lanes.entry(lane).or_default();
             lane.floor = floor;
@@ -158,6 +160,17 @@ impl Memory {
         memory
     }
 
+    /// Numbers letters together with other shards, which may have given higher numbers.
+    pub(super) fn number_with(&mut self, letters: Arc<LetterNumbers>) {
+        letters.raise(self.next_letter);
+        self.letters = letters;
+    }
+
+    /// Whether a letter lies here and is under redrive.
+    pub(super) fn is_redriving(&self, letter: u64) -> bool {
+        self.redriving.contains_key(&letter)
+    }
+
     /// A lane as it stands; one that nothing is known of has everything unresolved.
     pub(super) fn view(&self, lane: LaneId) -> LaneView<'_> {
         LaneView(self.lanes.get(&lane))
@@ -189,8 +202,8 @@ impl Memory {
         last: AttemptRecord,
     ) -> Option<u64> {
         self.resolve(id, event.position.sequence)?.totals.dead += 1;
-        let letter = self.next_letter;
-        self.next_letter += 1;
+        let letter = self.letters.take();
+        self.next_letter = letter + 1;
         let new = LetterChange::New(NewLetter {
             lane: id,
             destination,

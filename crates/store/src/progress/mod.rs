@@ -23,6 +23,7 @@ mod handle;
 pub use dead_letters::{DeadLetters, LetterError};
 pub use handle::NotDurable;
 pub(crate) use handle::{Opened, Progress, ProgressOptions};
+pub(crate) use letter::LetterNumbers;
 pub(crate) use memory::{Dropped, Totals};
 
 #[cfg(test)]

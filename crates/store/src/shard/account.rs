@@ -144,9 +144,6 @@ impl Shard {
             state_bytes: state
                 .map(|name| self.disk.len(&self.dir.join(name)).unwrap_or(0))
                 .sum(),
-            reserve_bytes: self.space.reserve_bytes(),
-            disk_free_bytes: self.space.free(),
-            queued_bytes: 0,
             groups: load(&self.commits.groups),
             group_events: load(&self.commits.events),
             commit_buckets: self.commits.by_duration.each_ref().map(load),
@@ -158,6 +155,7 @@ impl Shard {
                 .iter()
                 .find(|segment| segment.is_closed())
                 .map(|segment| Duration::from_micros(now.saturating_sub(segment.newest()))),
+            ..Figures::default()
         }
     }
 

@@ -42,7 +42,7 @@ pub(crate) struct Shard {
     pub(crate) space: Arc<Space>,
     pub(crate) progress: Progress,
     pub(crate) catalog: Arc<Catalog>,
-    pub(crate) bells: Bells,
+    pub(crate) bells: Arc<Bells>,
     pub(crate) condition: Condition,
     pub(crate) commits: Commits,
     /// The newest committed sequence.
@@ -63,6 +63,11 @@ impl Shard {
             shard: self.id,
             sequence: Sequence(sequence),
         }
+    }
+
+    /// Whether a position is one of this shard's.
+    pub(crate) fn holds(&self, position: Position) -> bool {
+        (position.generation, position.shard) == (self.generation, self.id)
     }
 
     /// The lane of a destination; `None` for one that the catalogue does not know.

@@ -12,6 +12,9 @@ use wayhold_model::hash;
 
 use crate::disk::{Disk, Overwrite};
 
+/// Name of the file in the shard's directory.
+pub(crate) const MARK: &str = "mark";
+
 /// Most segments a mark speaks of: the active one and the closed ones that may lack an index file.
 pub(crate) const SEGMENTS_MAX: usize = crate::options::UNINDEXED_MAX + 1;
 

@@ -12,6 +12,7 @@ use wayhold_model::{Clock, Generation, LaneId, Sequence, ShardId};
 
 use super::core::{Bells, Commits, Condition, Gate, Shard};
 use super::keeper;
+use super::mark::MARK;
 use super::preparer::{self, Recipe};
 use super::readers::Readers;
 use super::recovery::{Opening, Recovered};
@@ -22,7 +23,8 @@ use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::figures::Recovery;
 use crate::options::Options;
-use crate::progress::{Opened, Progress, ProgressOptions};
+use crate::progress::{LetterNumbers, Opened, Progress, ProgressOptions};
+use crate::shards::Name;
 use crate::space::Space;
 use crate::window::Window;
 
@@ -38,6 +40,10 @@ pub(crate) struct Surroundings {
     pub(crate) catalog: Arc<Catalog>,
     /// The store's, for all shards.
     pub(crate) window: Arc<Window>,
+    /// One bell per lane of the store, whichever shard has something for it.
+    pub(crate) bells: Arc<Bells>,
+    /// Numbers the dead letters of all shards.
+    pub(crate) letters: Arc<LetterNumbers>,
 }
 
 /// A shard whose files are in order and that takes nothing yet.
@@ -119,6 +125,7 @@ impl Surroundings {
             hash_seed: self.catalog.hash_seed(),
             disk: Arc::clone(&self.disk),
             vfs: self.options.vfs.clone(),
+            letters: Arc::clone(&self.letters),
             on_no_space: Arc::new(move || space.exhausted()),
         })
         .map_err(|error| OpenError::Unusable {
@@ -156,14 +163,14 @@ impl Surroundings {
             unclean: recovered.unclean,
             hash_seed: self.catalog.hash_seed(),
             dir: self.dir,
+            readers: Readers::new(self.options.readers_open),
             options: self.options,
             disk: self.disk,
             clock: self.clock,
-            readers: Readers::default(),
             space: self.space,
             progress,
             catalog: self.catalog,
-            bells: Bells::default(),
+            bells: self.bells,
             condition,
             commits: Commits::default(),
             keeper: Gate::default(),
@@ -204,19 +211,19 @@ fn start_threads(
     let (orders, received) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));
     let (prepared, preparing) = preparer::start(recipe, next_number, Arc::clone(&stop))?;
-    let mark = shard.disk.overwrite(&shard.dir.join("mark"))?;
+    let mark = shard.disk.overwrite(&shard.dir.join(MARK))?;
     let writer = Writer::new(Arc::clone(shard), received, prepared, start);
     let panics = NamesPanic(Arc::clone(shard));
-    let writer = spawn("wayhold-writer", move || {
+    let writer = spawn(&thread_name(shard, "writer"), move || {
         let _named = panics;
         writer.run();
     })?;
     let (kept, until) = (Arc::clone(shard), Arc::clone(&stop));
-    let keeping = spawn("wayhold-keeper", move || {
+    let keeping = spawn(&thread_name(shard, "keeper"), move || {
         keeper::run(&kept, mark.as_ref(), &until);
     })?;
     let (closed, until) = (Arc::clone(shard), Arc::clone(&stop));
-    let checkpointing = spawn("wayhold-checkpoint", move || {
+    let checkpointing = spawn(&thread_name(shard, "checkpoint"), move || {
         keeper::run_checkpoints(&closed, &until);
     })?;
     let others = vec![preparing, keeping, checkpointing];
@@ -241,6 +248,11 @@ impl Drop for NamesPanic {
             self.0.condition.set_unavailable(Some(reason.to_owned()));
         }
     }
+}
+
+/// What tools show: `g1.s0-writer`. Linux keeps 15 bytes of it.
+fn thread_name(shard: &Shard, role: &str) -> String {
+    format!("{}-{role}", Name(shard.generation, shard.id))
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {

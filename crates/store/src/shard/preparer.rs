@@ -86,7 +86,7 @@ pub(crate) fn start(
 ) -> std::io::Result<(Receiver<Prepared>, JoinHandle<()>)> {
     let (sender, receiver) = sync_channel(0);
     let thread = std::thread::Builder::new()
-        .name("wayhold-prepare".to_owned())
+        .name(format!("g{}.s{}-prepare", recipe.generation, recipe.shard))
         .spawn(move || run(&recipe, number, &sender, &stop))?;
     Ok((receiver, thread))
 }

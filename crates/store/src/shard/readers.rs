@@ -7,12 +7,11 @@ use super::row::Row;
 use super::segment::Segment;
 use super::segment_file::{SegmentError, SegmentReader};
 use crate::connection::{ConnectionError, Fault};
-use crate::options::READERS_OPEN_MAX;
 
 /// The open read connections of one shard, most recently used last.
-#[derive(Default)]
 pub(crate) struct Readers {
     open: Mutex<Vec<(u64, SharedReader)>>,
+    open_max: usize,
 }
 
 type SharedReader = Arc<Mutex<SegmentReader>>;
@@ -45,6 +44,14 @@ impl RowsError {
 }
 
 impl Readers {
+    /// None yet, and at most so many.
+    pub(crate) fn new(open_max: usize) -> Self {
+        Self {
+            open: Mutex::default(),
+            open_max,
+        }
+    }
+
     /// Reads these sequences of a segment, ascending, at most `bytes_max` bytes of events; `Err` in the
     /// list for a damaged or missing row.
     pub(crate) fn rows(
@@ -94,7 +101,7 @@ impl Readers {
             // It was dropped meanwhile; a connection that stayed open would hold its space.
             return reader;
         }
-        if open.len() >= READERS_OPEN_MAX {
+        if open.len() >= self.open_max {
             open.remove(0);
         }
         open.push((segment.number(), Arc::clone(&reader)));

@@ -15,7 +15,7 @@ use wayhold_model::{Sequence, Timestamp};
 
 use super::core::Condition;
 use super::index_file::{IndexError, IndexFile};
-use super::mark::{Mark, MarkFile, Reach};
+use super::mark::{MARK, Mark, MarkFile, Reach};
 use super::preparer::Recipe;
 use super::recent::Recent;
 use super::row::Row;
@@ -60,8 +60,8 @@ struct Files {
 impl Opening<'_> {
     /// Opens the shard's files.
     pub(crate) fn run(self) -> Result<Recovered, OpenError> {
-        let (mark_file, mark) = MarkFile::open(self.disk(), &self.dir().join("mark"))
-            .map_err(|error| unusable(&self.dir().join("mark"), &error))?;
+        let (mark_file, mark) = MarkFile::open(self.disk(), &self.dir().join(MARK))
+            .map_err(|error| unusable(&self.dir().join(MARK), &error))?;
         let dropped = self.finish_drops()?;
         let files = self.sort_files()?;
         // Without a mark nobody knows how the last run ended, if there was one.
@@ -160,7 +160,7 @@ impl Opening<'_> {
     fn judge(&self, name: &str, files: &Files) -> Result<(), OpenError> {
         let path = self.dir().join(name);
         let (number, rest) = parse(name);
-        let ours = name == "mark" || name.starts_with("state") || name.contains(".quarantined.");
+        let ours = name == MARK || name.starts_with("state") || name.contains(".quarantined.");
         match (number, rest) {
             _ if ours => Ok(()),
             (Some(_), Some("db" | "idx")) => Ok(()),
@@ -533,7 +533,7 @@ impl Opening<'_> {
             };
             advance(&mut start.mark, copied);
         }
-        let path = self.dir().join("mark");
+        let path = self.dir().join(MARK);
         start
             .mark_file
             .write(&start.mark)

@@ -61,7 +61,7 @@ pub(crate) enum Order {
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long requests wait for closed segments to be sealed and checkpointed before they are refused.
-const KEEPING_PATIENCE: Duration = crate::append::ROOM_WAIT;
+const KEEPING_PATIENCE: Duration = crate::queue::ROOM_WAIT;
 
 /// Why nothing is accepted while closed segments cannot be sealed or checkpointed.
 const KEEPING_BEHIND: &str = "closed segments wait for their index files or checkpoints";

@@ -29,8 +29,12 @@ impl LaneTask {
     pub(super) fn start_attempts(&mut self) {
         self.again = false;
         let now = self.now();
-        if self.read_again_at.is_some_and(|at| at <= now) {
+        if self.read_again_at.is_some_and(|at| at <= now)
+            && let Some(reader) = &mut self.reader
+        {
+            reader.read_failed_again();
             self.read_again_at = None;
+            self.at_tail = false;
         }
         if !self.is_running() {
             // What lies first is worth knowing even when nothing may start.
@@ -122,7 +126,6 @@ impl LaneTask {
     fn may_read(&self) -> bool {
         self.reader.is_some()
             && !self.at_tail
-            && self.read_again_at.is_none()
             && self.stop_by.is_none()
             && self.order.may_read_ahead()
     }

@@ -247,6 +247,7 @@ fn on_a_full_volume_progress_goes_on_in_the_reserve() {
     let released = reserve.clone();
     let no_space = Arc::default();
     let (progress, _) = Progress::open(ProgressOptions {
+        letters: Arc::default(),
         on_no_space: Arc::new(move || drop(std::fs::remove_file(&released))),
         ..options(directory, &no_space)
     })

@@ -43,6 +43,7 @@ fn options(directory: &Path, no_space: &Arc<AtomicUsize>) -> ProgressOptions {
         hash_seed: SEED,
         disk: Arc::new(SystemDisk),
         vfs: None,
+        letters: Arc::default(),
         on_no_space: Arc::new(move || {
             no_space.fetch_add(1, Ordering::SeqCst);
         }),
@@ -90,8 +91,8 @@ impl Shard {
     }
 
     fn letters(&self) -> DeadLetters {
-        let catalog = Catalog::open(self.folder.path(), &SystemDisk, Arc::new(Fixed)).unwrap();
-        DeadLetters::new(self.progress.clone(), Arc::new(catalog))
+        let catalog = Catalog::open(self.folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap();
+        DeadLetters::new([self.progress.clone()], Arc::new(catalog))
     }
 
     fn names(&self) -> Vec<String> {

@@ -175,8 +175,8 @@ fn what_an_operator_does_is_audited_and_on_disk_when_it_returns() {
         shard.settle(sequence, dead(1));
     }
     let catalog =
-        Arc::new(Catalog::open(shard.folder.path(), &SystemDisk, Arc::new(Fixed)).unwrap());
-    let letters = DeadLetters::new(shard.progress.clone(), Arc::clone(&catalog));
+        Arc::new(Catalog::open(shard.folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap());
+    let letters = DeadLetters::new([shard.progress.clone()], Arc::clone(&catalog));
     let ids: Vec<_> = letters
         .list(None, None, 9)
         .unwrap()
