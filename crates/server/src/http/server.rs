@@ -21,6 +21,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Server {
     addresses: Vec<ListenAddr>,
     stage: watch::Sender<Stage>,
+    watchdog: Arc<Watchdog>,
     listeners: JoinSet<()>,
 }
 
@@ -60,7 +61,7 @@ impl Server {
             };
             tasks.spawn(accepting.run());
         }
-        let (watched, mut stop) = (watchdog, Stop(receiver));
+        let (watched, mut stop) = (Arc::clone(&watchdog), Stop(receiver));
         tasks.spawn(async move {
             tokio::select! {
                 () = watched.run() => {}
@@ -70,6 +71,7 @@ impl Server {
         Ok(Self {
             addresses,
             stage,
+            watchdog,
             listeners: tasks,
         })
     }
@@ -83,6 +85,7 @@ impl Server {
     /// returns once all connections are closed, at the latest after `grace`.
     pub async fn stop(mut self, grace: Duration) {
         self.stage.send_replace(Stage::Stopping);
+        self.watchdog.stop();
         let connections_closed = async {
             // The watchdog's task ends only when the stop is due; the listeners' end by themselves.
             while self.listeners.len() > 1 && self.listeners.join_next().await.is_some() {}
@@ -99,9 +102,10 @@ impl Server {
 }
 
 impl Stop {
-    /// Whether the stop has begun.
+    /// Whether the stop has begun. Asked for every request: it looks at a number, where `borrow` would
+    /// take a lock that all connections share. Nothing ever marks this receiver's first value as old.
     pub(super) fn has_begun(&self) -> bool {
-        *self.0.borrow() >= Stage::Stopping
+        self.0.has_changed().unwrap_or(true)
     }
 
     /// Resolves when the stop begins.

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -41,7 +41,17 @@ pub(super) struct Watch {
     // Number of the request times 8, plus the phase: two requests never look like one that is slow.
     state: AtomicU64,
     body_bytes: AtomicU64,
-    overdue: Notify,
+    called: Notify,
+    overdue: AtomicBool,
+}
+
+/// Why a connection is called while it is being served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    /// It took too long: close it.
+    Overdue,
+    /// The server stops: answer what was asked, then close.
+    Stop,
 }
 
 const REQUEST: u64 = 8;
@@ -51,7 +61,8 @@ impl Watch {
         Self {
             state: AtomicU64::new(Phase::New as u64),
             body_bytes: AtomicU64::new(0),
-            overdue: Notify::new(),
+            called: Notify::new(),
+            overdue: AtomicBool::new(false),
         }
     }
 
@@ -82,9 +93,27 @@ impl Watch {
         self.body_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Resolves once the connection must be closed.
+    /// Resolves once the connection must close. Its own and nobody else's: a future of the whole server,
+    /// polled with every request, would have all connections meet at one lock.
+    pub(super) async fn called(&self) -> Call {
+        self.called.notified().await;
+        match self.overdue.load(Ordering::Relaxed) {
+            true => Call::Overdue,
+            false => Call::Stop,
+        }
+    }
+
+    /// Resolves once the connection is overdue, whatever else it was called for.
     pub(super) async fn overdue(&self) {
-        self.overdue.notified().await;
+        while self.called().await != Call::Overdue {}
+    }
+
+    /// Calls the connection.
+    pub(super) fn call(&self, call: Call) {
+        if call == Call::Overdue {
+            self.overdue.store(true, Ordering::Relaxed);
+        }
+        self.called.notify_one();
     }
 }
 
@@ -248,12 +277,20 @@ impl Watchdog {
         }
     }
 
+    /// Calls every connection to close once it has answered. A connection that is admitted later sees for
+    /// itself that the server stops.
+    pub(super) fn stop(&self) {
+        for (watch, _) in self.lock().connections.values() {
+            watch.call(Call::Stop);
+        }
+    }
+
     fn sweep(&self, passed: Duration) {
         for (watch, seen) in self.lock().connections.values_mut() {
             let state = watch.state.load(Ordering::Relaxed);
             let body_bytes = watch.body_bytes.load(Ordering::Relaxed);
             if seen.look(state, body_bytes, passed, &self.patience) {
-                watch.overdue.notify_one();
+                watch.call(Call::Overdue);
             }
         }
     }
