@@ -29,7 +29,7 @@ pub struct Server {
 
 impl Server {
     /// Starts `serve KIND` of this program on a free port and waits until it listens.
-    pub fn start(kind: &str, data: &Path, flags: &[&str]) -> Result<Self, BenchError> {
+    pub fn start(kind: &str, data: &Path, flags: &[String]) -> Result<Self, BenchError> {
         let address = free_address()?;
         let started = Instant::now();
         let child = this_program()?

@@ -2,10 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use super::part::{Part, Round};
 use super::plan::Plan;
 use super::series::Figures;
-use super::{accept, drain, verdict};
+use super::verdict::{self, Target};
+use super::wanted::Wanted;
+use super::{accept, drain};
 use crate::BenchError;
+
+/// Everything that is measured, in the order of a round.
+const PARTS: &[Part] = &[accept::PART, drain::PART];
 
 /// Arguments of `run`.
 #[derive(Clone, Debug, clap::Args)]
@@ -23,18 +29,10 @@ pub struct Args {
     /// measured.
     #[arg(long)]
     pub data: Option<PathBuf>,
-    /// What to measure; everything without a name.
+    /// What to measure: figures whose names begin so, and those that they are held against. Everything
+    /// without a name.
     #[arg(value_name = "NAME")]
-    pub parts: Vec<Part>,
-}
-
-/// A part of the comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Part {
-    /// Accepting, over connections and batches.
-    Accept,
-    /// A backlog: restart on it, and drain it.
-    Drain,
+    pub names: Vec<String>,
 }
 
 /// Runs the comparison and prints it.
@@ -47,34 +45,44 @@ pub fn main(args: &Args) -> Result<(), BenchError> {
     } else {
         Plan::full(args.rounds)
     };
+    let targets: Vec<&Target> = PARTS.iter().flat_map(|part| part.targets).collect();
+    let known: Vec<&str> = PARTS.iter().flat_map(|part| part.names).copied().collect();
+    let wanted = Wanted::new(&args.names, &known, &targets)?;
     let folder = match &args.data {
         Some(data) => tempfile::tempdir_in(data)?,
         None => tempfile::tempdir()?,
     };
-    let mut figures = Figures::default();
-    for round in 0..plan.rounds {
-        progress(round, plan.rounds);
-        if wanted(args, Part::Accept) {
-            accept::round(&plan, round, folder.path(), &mut figures)?;
-        }
-        if wanted(args, Part::Drain) {
-            drain::round(&plan, folder.path(), &mut figures)?;
-        }
-    }
-    figures.derive(verdict::RATIOS);
-    print(&figures);
+    let figures = rounds(&plan, &wanted, folder.path())?;
+    print(&figures.to_string());
     if let Some(path) = &args.json {
         write_json(path, &figures)?;
     }
     if args.smoke {
-        Ok(())
-    } else {
-        verdict::check(&figures)
+        return Ok(());
+    }
+    print(&verdict::table(&figures, &targets));
+    match verdict::void(&figures) {
+        void if void.is_empty() => Ok(()),
+        void => Err(void.join("; ").into()),
     }
 }
 
-fn wanted(args: &Args, part: Part) -> bool {
-    args.parts.is_empty() || args.parts.contains(&part)
+fn rounds(plan: &Plan, wanted: &Wanted, folder: &Path) -> Result<Figures, BenchError> {
+    let mut figures = Figures::default();
+    for number in 0..plan.rounds {
+        progress(number, plan.rounds);
+        figures.begin_round(number);
+        let round = Round {
+            number,
+            plan,
+            folder,
+            wanted,
+        };
+        for part in PARTS.iter().filter(|part| round.wants_any(part.names)) {
+            (part.round)(&round, &mut figures)?;
+        }
+    }
+    Ok(figures)
 }
 
 fn write_json(path: &Path, figures: &Figures) -> Result<(), BenchError> {
@@ -88,7 +96,26 @@ fn progress(round: usize, rounds: usize) {
     eprintln!("round {} of {rounds}", round + 1);
 }
 
-#[expect(clippy::print_stdout, reason = "the table is the output")]
-fn print(figures: &Figures) {
-    println!("{figures}");
+#[expect(clippy::print_stdout, reason = "the tables are the output")]
+fn print(table: &str) {
+    println!("{table}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_name_belongs_to_one_part_and_every_target_speaks_of_names() {
+        let names: Vec<&str> = PARTS.iter().flat_map(|part| part.names).copied().collect();
+        let distinct: HashSet<&str> = names.iter().copied().collect();
+        assert_eq!(distinct.len(), names.len());
+        for target in PARTS.iter().flat_map(|part| part.targets) {
+            for name in target.of.names() {
+                assert!(distinct.contains(name), "{}", target.of);
+            }
+        }
+    }
 }

@@ -1,12 +1,11 @@
-//! A backlog: how long the server takes to start on it, and how fast it leaves once its destination
-//! takes everything.
+//! A backlog, and how fast it leaves once its destination takes everything.
 
-use std::path::Path;
 use std::time::Instant;
 
 use super::control;
-use super::plan::Plan;
+use super::part::{Part, Round};
 use super::series::Figures;
+use super::verdict::{Derived, Target};
 use crate::BenchError;
 use crate::process::{Server, load};
 use crate::serve::{DESTINATION, Outbox};
@@ -15,26 +14,49 @@ use crate::serve::{DESTINATION, Outbox};
 const FILL_WAYHOLD: [&str; 2] = ["--connections=16", "--batch=100"];
 const FILL_CLASSIC: [&str; 1] = ["--connections=256"];
 
+/// What leaves when nothing holds it.
+pub const PART: Part = Part {
+    names: &["drain.null", "drain.classic"],
+    targets: &[
+        Target::at_least(
+            Derived::Ratio {
+                of: "drain.null",
+                over: "accept.single.256.wayhold",
+            },
+            3.0,
+            6.0,
+        ),
+        Target::at_least(
+            Derived::Ratio {
+                of: "drain.null",
+                over: "drain.classic",
+            },
+            20.0,
+            40.0,
+        ),
+    ],
+    round,
+};
+
 /// One round of both.
-pub fn round(plan: &Plan, folder: &Path, figures: &mut Figures) -> Result<(), BenchError> {
-    wayhold(plan, folder, figures)?;
-    classic(plan, folder, figures)
+fn round(round: &Round<'_>, figures: &mut Figures) -> Result<(), BenchError> {
+    wayhold(round, figures)?;
+    classic(round, figures)
 }
 
 /// Through the shipped dispatcher to a `null` destination, from the disk: the server is restarted in
 /// between, so nothing of the backlog is in its memory.
-fn wayhold(plan: &Plan, folder: &Path, figures: &mut Figures) -> Result<(), BenchError> {
-    let data = tempfile::tempdir_in(folder)?;
-    let empty = Server::start("wayhold", data.path(), &[])?;
-    figures.add("restart.empty", "s", empty.start.as_secs_f64());
-    fill(&empty, &FILL_WAYHOLD, plan.backlog)?;
+fn wayhold(round: &Round<'_>, figures: &mut Figures) -> Result<(), BenchError> {
+    let data = round.data()?;
+    let flags = round.plan.serve("wayhold", &[]);
+    let empty = Server::start("wayhold", data.path(), &flags)?;
+    fill(&empty, &FILL_WAYHOLD, round.plan.backlog)?;
     empty.stop()?;
 
-    let server = Server::start("wayhold", data.path(), &[])?;
-    figures.add("restart.backlog", "s", server.start.as_secs_f64());
+    let server = Server::start("wayhold", data.path(), &flags)?;
     let pending = control::pending(server.address, DESTINATION)?;
-    if pending < plan.backlog {
-        return Err(format!("{pending} of {} events are pending", plan.backlog).into());
+    if pending < round.plan.backlog {
+        return Err(format!("{pending} of {} events are pending", round.plan.backlog).into());
     }
     control::resume(server.address, DESTINATION)?;
     let took = control::drained(server.address, DESTINATION)?;
@@ -44,10 +66,10 @@ fn wayhold(plan: &Plan, folder: &Path, figures: &mut Figures) -> Result<(), Benc
 }
 
 /// Its pollers alone, without a server beside them.
-fn classic(plan: &Plan, folder: &Path, figures: &mut Figures) -> Result<(), BenchError> {
-    let data = tempfile::tempdir_in(folder)?;
+fn classic(round: &Round<'_>, figures: &mut Figures) -> Result<(), BenchError> {
+    let data = round.data()?;
     let server = Server::start("classic", data.path(), &[])?;
-    fill(&server, &FILL_CLASSIC, plan.backlog_classic)?;
+    fill(&server, &FILL_CLASSIC, round.plan.backlog_classic)?;
     server.stop()?;
 
     let outbox = Outbox::open(data.path())?;
@@ -61,7 +83,8 @@ fn classic(plan: &Plan, folder: &Path, figures: &mut Figures) -> Result<(), Benc
     Ok(())
 }
 
-fn fill(server: &Server, shape: &[&str], events: u64) -> Result<(), BenchError> {
+/// Sends a number of events as fast as they are taken.
+pub fn fill(server: &Server, shape: &[&str], events: u64) -> Result<(), BenchError> {
     let mut flags: Vec<String> = shape.iter().map(|&flag| flag.into()).collect();
     flags.push(format!("--events={events}"));
     load(server.address, &flags).map(drop)

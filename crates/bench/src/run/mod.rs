@@ -3,7 +3,9 @@
 //! order.
 
 pub mod args;
+pub mod part;
 pub mod plan;
+pub mod wanted;
 
 pub mod accept;
 pub mod control;

@@ -8,6 +8,8 @@ pub struct Plan {
     /// Seconds before each measurement, and of it.
     pub warmup: f64,
     pub seconds: f64,
+    /// Ids in the idempotency window of a new store; none given is as many as it takes.
+    pub window_ids: Option<u64>,
     /// Pending events before a drain.
     pub backlog: u64,
     /// The same of the classic outbox, which drains one row a transaction.
@@ -19,10 +21,11 @@ impl Plan {
     pub fn full(rounds: usize) -> Self {
         Self {
             rounds,
-            warmup: 1.0,
-            seconds: 3.0,
-            backlog: 1_000_000,
-            backlog_classic: 40_000,
+            warmup: 0.5,
+            seconds: 2.0,
+            window_ids: None,
+            backlog: 500_000,
+            backlog_classic: 20_000,
         }
     }
 
@@ -30,10 +33,35 @@ impl Plan {
     pub fn smoke() -> Self {
         Self {
             rounds: 1,
-            warmup: 0.2,
-            seconds: 0.5,
+            warmup: 0.1,
+            seconds: 0.3,
+            window_ids: Some(20_000),
             backlog: 20_000,
-            backlog_classic: 2_000,
+            backlog_classic: 1_000,
         }
+    }
+
+    /// Flags of a load of the usual length.
+    pub fn load(&self, connections: usize, batch: usize, prefix: &str) -> Vec<String> {
+        vec![
+            format!("--connections={connections}"),
+            format!("--batch={batch}"),
+            format!("--prefix={prefix}"),
+            format!("--warmup={}", self.warmup),
+            format!("--seconds={}", self.seconds),
+        ]
+    }
+
+    /// Flags of a server: those given, and the size of a window where there is one.
+    pub fn serve(&self, kind: &str, flags: &[&str]) -> Vec<String> {
+        let window = self
+            .window_ids
+            .filter(|_| kind == "wayhold")
+            .map(|ids| format!("--window-ids={ids}"));
+        flags
+            .iter()
+            .map(|&flag| flag.to_owned())
+            .chain(window)
+            .collect()
     }
 }

@@ -1,24 +1,30 @@
-//! Figures over the rounds: medians, spreads, and ratios taken within a round.
+//! Figures over the rounds: medians and spreads, also of what follows from figures of the same round.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
-/// Every figure by name, one value per round.
+use super::verdict::Derived;
+
+/// Every figure by name, at most one value per round.
 #[derive(Default)]
-pub struct Figures(BTreeMap<String, Series>);
+pub struct Figures {
+    by_name: BTreeMap<String, Series>,
+    round: usize,
+}
 
 struct Series {
     unit: &'static str,
-    values: Vec<f64>,
+    by_round: BTreeMap<usize, f64>,
 }
 
-/// A figure that is one figure over another of the same round.
-#[derive(Clone, Copy, Debug)]
-pub struct Ratio {
-    pub of: &'static str,
-    pub over: &'static str,
+/// Median and extremes over the rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
 }
 
 /// A figure as it is published.
@@ -30,101 +36,94 @@ pub struct Median<'a> {
 }
 
 impl Figures {
-    /// One more round's value.
+    /// What is added from now on belongs to this round.
+    pub fn begin_round(&mut self, round: usize) {
+        self.round = round;
+    }
+
+    /// This round's value.
     pub fn add(&mut self, name: impl Into<String>, unit: &'static str, value: f64) {
-        let series = self.0.entry(name.into()).or_insert(Series {
+        let series = self.by_name.entry(name.into()).or_insert(Series {
             unit,
-            values: Vec::new(),
+            by_round: BTreeMap::new(),
         });
-        series.values.push(value);
+        series.by_round.insert(self.round, value);
     }
 
-    /// Adds the ratios whose two figures were measured. A ratio of one round does not feel what
-    /// disturbed another.
-    pub fn derive(&mut self, ratios: &[Ratio]) {
-        for ratio in ratios {
-            let Some((of, over)) = self.0.get(ratio.of).zip(self.0.get(ratio.over)) else {
-                continue;
-            };
-            let values = of
-                .values
+    /// What follows from figures, in the rounds that have them all. What follows from one round does not
+    /// feel what disturbed another.
+    pub fn derived(&self, derived: &Derived) -> Option<Spread> {
+        let names = derived.names();
+        let all: Option<Vec<&Series>> = names.iter().map(|name| self.by_name.get(*name)).collect();
+        let all = all?;
+        let rounds = all.first()?.by_round.keys();
+        let values = rounds.filter_map(|round| {
+            let figures: Option<Vec<f64>> = all
                 .iter()
-                .zip(&over.values)
-                .map(|(a, b)| a / b)
+                .map(|series| series.by_round.get(round).copied())
                 .collect();
-            self.0.insert(
-                ratio.name(),
-                Series {
-                    unit: "ratio",
-                    values,
-                },
-            );
-        }
-    }
-
-    /// The median of one figure.
-    pub fn median(&self, name: &str) -> Option<f64> {
-        self.0.get(name).map(Series::median)
+            derived.value(&figures?)
+        });
+        Spread::of(values.collect())
     }
 
     /// All medians, by name.
     pub fn medians(&self) -> Vec<Median<'_>> {
-        let median = |(name, series): (_, &Series)| Median {
-            name,
-            value: series.median(),
-            unit: series.unit,
-        };
-        self.0
-            .iter()
-            .map(|(name, series)| median((name.as_str(), series)))
+        self.spreads()
+            .map(|(name, unit, spread)| Median {
+                name,
+                value: spread.median,
+                unit,
+            })
             .collect()
     }
-}
 
-impl Ratio {
-    /// How it is called.
-    pub fn name(&self) -> String {
-        format!("{} / {}", self.of, self.over)
+    fn spreads(&self) -> impl Iterator<Item = (&str, &'static str, Spread)> {
+        self.by_name.iter().filter_map(|(name, series)| {
+            let spread = Spread::of(series.by_round.values().copied().collect())?;
+            Some((name.as_str(), series.unit, spread))
+        })
     }
 }
 
-impl Series {
-    fn sorted(&self) -> Vec<f64> {
-        let mut sorted = self.values.clone();
-        sorted.sort_unstable_by(f64::total_cmp);
-        sorted
-    }
-
-    fn median(&self) -> f64 {
-        let sorted = self.sorted();
-        let middle = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
-        let half = sorted.len() / 2;
-        if sorted.len() % 2 == 1 {
-            middle(half)
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_unstable_by(f64::total_cmp);
+        let half = values.len() / 2;
+        let middle = *values.get(half)?;
+        let median = if values.len() % 2 == 1 {
+            middle
         } else {
-            f64::midpoint(middle(half.wrapping_sub(1)), middle(half))
-        }
+            f64::midpoint(*values.get(half - 1)?, middle)
+        };
+        Some(Self {
+            median,
+            min: *values.first()?,
+            max: *values.last()?,
+        })
     }
 }
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = self.0.keys().map(String::len).max().unwrap_or_default();
+        let width = self
+            .by_name
+            .keys()
+            .map(String::len)
+            .max()
+            .unwrap_or_default();
         writeln!(
             f,
             "{:width$}  {:>12}  {:>12}  {:>12}  unit",
             "figure", "median", "min", "max"
         )?;
-        for (name, series) in &self.0 {
-            let sorted = series.sorted();
-            let (min, max) = (sorted.first().copied(), sorted.last().copied());
+        for (name, unit, spread) in self.spreads() {
             writeln!(
                 f,
-                "{name:width$}  {:>12}  {:>12}  {:>12}  {}",
-                shown(series.median()),
-                shown(min.unwrap_or(f64::NAN)),
-                shown(max.unwrap_or(f64::NAN)),
-                series.unit
+                "{name:width$}  {:>12}  {:>12}  {:>12}  {unit}",
+                shown(spread.median),
+                shown(spread.min),
+                shown(spread.max),
             )?;
         }
         Ok(())
@@ -132,7 +131,7 @@ impl fmt::Display for Figures {
 }
 
 /// Three significant digits below a thousand, whole numbers above.
-fn shown(value: f64) -> String {
+pub fn shown(value: f64) -> String {
     match value.abs() {
         0.0..1.0 => format!("{value:.3}"),
         1.0..10.0 => format!("{value:.2}"),
@@ -145,22 +144,45 @@ fn shown(value: f64) -> String {
 mod tests {
     use super::*;
 
+    const A_OVER_B: Derived = Derived::Ratio { of: "a", over: "b" };
+
     #[test]
     fn a_ratio_is_taken_within_a_round_and_then_its_median() {
         let mut figures = Figures::default();
-        for (a, b) in [(10.0, 1.0), (20.0, 4.0), (90.0, 10.0)] {
+        for (round, (a, b)) in [(10.0, 1.0), (20.0, 4.0), (90.0, 10.0)]
+            .into_iter()
+            .enumerate()
+        {
+            figures.begin_round(round);
             figures.add("a", "events/s", a);
             figures.add("b", "events/s", b);
         }
-        figures.derive(&[
-            Ratio { of: "a", over: "b" },
-            Ratio {
+        let spread = Spread {
+            median: 9.0,
+            min: 5.0,
+            max: 10.0,
+        };
+        assert_eq!(figures.derived(&A_OVER_B), Some(spread));
+        assert_eq!(
+            figures.derived(&Derived::Ratio {
                 of: "a",
-                over: "absent",
-            },
-        ]);
-        assert_eq!(figures.median("a / b"), Some(9.0));
-        assert_eq!(figures.median("a"), Some(20.0));
-        assert_eq!(figures.median("a / absent"), None);
+                over: "absent"
+            }),
+            None
+        );
+    }
+
+    #[test]
+    fn a_round_that_lacks_a_figure_gives_no_ratio() {
+        let mut figures = Figures::default();
+        for (round, b) in [None, Some(3.0), None, Some(5.0)].into_iter().enumerate() {
+            figures.begin_round(round);
+            figures.add("a", "s", 6.0);
+            if let Some(b) = b {
+                figures.add("b", "s", b);
+            }
+        }
+        let spread = figures.derived(&A_OVER_B).unwrap();
+        assert_eq!((spread.min, spread.median, spread.max), (1.2, 1.6, 2.0));
     }
 }
