@@ -5,7 +5,10 @@
 pub mod client;
 pub mod exit;
 pub mod output;
+pub mod process;
+pub mod stop_signal;
 
+pub mod bench;
 pub mod config;
 pub mod dead_letters;
 pub mod demo;
@@ -54,6 +57,7 @@ enum Command {
     Config(config::Config),
     Send(send::SendFiles),
     Demo(demo::Demo),
+    Bench(bench::Bench),
 }
 
 impl Command {
@@ -61,6 +65,7 @@ impl Command {
         match self {
             Self::Config(config) => config.run(output),
             Self::Serve(serve) => serve.run(output),
+            Self::Bench(bench) => bench.run(output),
             Self::Status(status) => block_on(status.run(output)),
             Self::Health(health) => block_on(health.run(output)),
             Self::Where(r#where) => block_on(r#where.run(output)),

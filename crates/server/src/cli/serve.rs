@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 use wayhold_store::{OpenError, Store};
 
 use super::exit::{Exit, Failure};
 use super::output::Output;
+use super::stop_signal::StopSignal;
 use crate::api::router;
 use crate::app::{App, Ports};
 use crate::blocking::blocking;
@@ -234,32 +234,5 @@ fn url(address: &ListenAddr) -> String {
     match address {
         ListenAddr::Tcp(address) => format!("http://{address}"),
         ListenAddr::Unix(_) => address.to_string(),
-    }
-}
-
-/// The signals that ask the process to stop.
-struct StopSignal {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl StopSignal {
-    fn new() -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| {
-                Failure::new(Exit::Failed, format!("cannot listen for signals: {error}"))
-            })
-        };
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn received(mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
     }
 }

@@ -10,6 +10,7 @@
 mod support;
 
 mod access;
+mod bench;
 mod command_line;
 mod first_minute;
 mod letters;

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::super::client::{Address, Client, ServerArguments};
 use super::super::exit::{Exit, Failure};
+use super::super::process::{Process, this_binary};
 
 /// How long the server may take until it accepts: far more than a start needs.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -29,7 +30,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 pub struct Server {
     folder: PathBuf,
     address: Address,
-    child: Option<Child>,
+    process: Option<Process>,
 }
 
 impl Server {
@@ -45,7 +46,7 @@ impl Server {
                 host: "127.0.0.1".to_owned(),
                 port,
             },
-            child: None,
+            process: None,
         };
         std::fs::create_dir_all(folder)?;
         std::fs::write(
@@ -101,10 +102,10 @@ impl Server {
     /// # Errors
     /// When it cannot be started, ends at once, or is not ready in time.
     pub async fn start(&mut self) -> Result<(), Failure> {
-        let child = self.spawn().map_err(|error| {
+        let process = self.spawn().map_err(|error| {
             Failure::new(Exit::Failed, format!("cannot start the server: {error}"))
         })?;
-        self.child = Some(child);
+        self.process = Some(process);
         let mut client = self.client()?;
         let begun = Instant::now();
         loop {
@@ -115,7 +116,7 @@ impl Server {
             {
                 return Ok(());
             }
-            if let Some(status) = self.ended() {
+            if let Some(status) = self.process.as_mut().and_then(Process::ended) {
                 return Err(self.trouble(&format!("ended while it started ({status})")));
             }
             if begun.elapsed() > READY_WITHIN {
@@ -130,12 +131,11 @@ impl Server {
     /// # Errors
     /// When there is no process to kill.
     pub fn kill(&mut self) -> std::io::Result<()> {
-        let Some(mut child) = self.child.take() else {
-            return Err(std::io::Error::other("the server is not running"));
-        };
-        child.kill()?;
-        child.wait()?;
-        Ok(())
+        let process = self.process.take();
+        process.map_or_else(
+            || Err(std::io::Error::other("the server is not running")),
+            Process::kill,
+        )
     }
 
     /// Asks the process to stop and waits for it.
@@ -143,39 +143,25 @@ impl Server {
     /// # Errors
     /// When it does not stop in time, or stops with an error.
     pub async fn stop(&mut self) -> Result<(), Failure> {
-        let Some(child) = &self.child else {
+        let Some(process) = &mut self.process else {
             return Ok(());
         };
-        let asked = rustix::process::Pid::from_child(child);
-        rustix::process::kill_process(asked, rustix::process::Signal::TERM).map_err(|error| {
+        process.ask_to_stop().map_err(|error| {
             Failure::new(Exit::Failed, format!("cannot stop the server: {error}"))
         })?;
-        let begun = Instant::now();
-        loop {
-            match self.ended() {
-                Some(status) if status.success() => {
-                    self.child = None;
-                    return Ok(());
-                }
-                Some(status) => return Err(self.trouble(&format!("stopped badly ({status})"))),
-                None if begun.elapsed() > STOPPED_WITHIN => {
-                    return Err(self.trouble("does not stop within 15 s"));
-                }
-                None => tokio::time::sleep(LOOK_EVERY).await,
+        match process.end_within(STOPPED_WITHIN).await {
+            Some(status) if status.success() => {
+                self.process = None;
+                Ok(())
             }
+            Some(status) => Err(self.trouble(&format!("stopped badly ({status})"))),
+            None => Err(self.trouble("does not stop within 15 s")),
         }
     }
 
-    fn spawn(&self) -> std::io::Result<Child> {
-        // The demo's configuration is the demo's own, whatever the environment says.
-        let overrides = std::env::vars_os()
-            .map(|(name, _)| name)
-            .filter(|name| name.as_encoded_bytes().starts_with(b"WAYHOLD__"));
-        let mut command = Command::new(std::env::current_exe()?);
-        for name in overrides {
-            command.env_remove(name);
-        }
+    fn spawn(&self) -> std::io::Result<Process> {
         let log = File::options().create(true).append(true).open(self.log())?;
+        let mut command = this_binary()?;
         command
             .arg("serve")
             .arg("--config")
@@ -183,12 +169,8 @@ impl Server {
             .current_dir(&self.folder)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-    }
-
-    fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.as_mut()?.try_wait().ok()?
+            .stderr(log);
+        Process::start(&mut command)
     }
 
     /// A failure with the last words of the server's log.
@@ -202,16 +184,6 @@ impl Server {
             Exit::Failed,
             format!("the server {what}; its last words:\n{}", last.join("\n")),
         )
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // It may have ended already; then there is nothing to do.
-            drop(child.kill());
-            drop(child.wait());
-        }
     }
 }
 
