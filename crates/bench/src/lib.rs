@@ -3,6 +3,8 @@
 
 pub mod payload;
 
+#[cfg(feature = "kafka")]
+pub mod kafka;
 pub mod load;
 pub mod serve;
 pub mod store;

@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use mimalloc::MiMalloc;
+#[cfg(feature = "kafka")]
+use wayhold_bench::kafka;
 use wayhold_bench::{BenchError, load, run, serve, store};
 
 /// The allocator of the shipped binary, so that all servers here have it.
@@ -24,6 +26,10 @@ enum Command {
     Serve(serve::Args),
     /// Sends events to a server, all of them alike, and prints what it took as one line of JSON.
     Load(load::Args),
+    /// Produces to Kafka as a service does that waits for each report, and prints what it took as one
+    /// line of JSON.
+    #[cfg(feature = "kafka")]
+    Produce(kafka::Args),
     /// Measures the store alone and prints what it took as one line of JSON.
     Store(store::Args),
     /// Runs every comparison in interleaved rounds and prints medians and spreads.
@@ -34,6 +40,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(args) => serve::main(&args),
         Command::Load(args) => load::main(&args),
+        #[cfg(feature = "kafka")]
+        Command::Produce(args) => kafka::main(&args),
         Command::Store(args) => store::main(&args),
         Command::Run(args) => run::main(&args),
     };

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::BenchError;
 use crate::load::Report;
-use crate::store::kernel::cpu;
+use crate::store::kernel::{Memory, cpu, memory};
 
 /// Longest time from a server's start until it listens.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -23,7 +23,9 @@ pub struct Server {
     child: Child,
     /// Where it listens.
     pub address: SocketAddr,
-    /// From its start until it listened.
+    /// When its process was started.
+    pub started: Instant,
+    /// From then until it listened.
     pub start: Duration,
 }
 
@@ -42,6 +44,7 @@ impl Server {
         let mut server = Self {
             child,
             address,
+            started,
             start: Duration::ZERO,
         };
         while TcpStream::connect(address).is_err() {
@@ -60,6 +63,16 @@ impl Server {
     /// User and system time so far.
     pub fn cpu(&self) -> Result<Duration, BenchError> {
         cpu(&self.child.id().to_string())
+    }
+
+    /// What it holds in memory.
+    pub fn memory(&self) -> Result<Memory, BenchError> {
+        memory(&self.child.id().to_string())
+    }
+
+    /// Ends it at once, as `kill -9` does.
+    pub fn kill(self) {
+        drop(self);
     }
 
     /// Asks it to stop and waits until it has; tells how long that took.
@@ -96,6 +109,26 @@ pub fn load(target: SocketAddr, flags: &[String]) -> Result<Report, BenchError> 
         .output()?;
     if !output.status.success() {
         return Err(format!("the load ended early: {}", output.status).into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// Runs a producer to compare with, in a process of its own, to its end.
+#[cfg(feature = "kafka")]
+pub fn produce(
+    bootstrap: &str,
+    topic: &str,
+    tasks: u64,
+    seconds: f64,
+) -> Result<crate::kafka::Report, BenchError> {
+    let output = this_program()?
+        .args(["produce", "--bootstrap", bootstrap, "--topic", topic])
+        .args([format!("--tasks={tasks}"), format!("--seconds={seconds}")])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        return Err(format!("the producer ended early: {}", output.status).into());
     }
     Ok(serde_json::from_slice(&output.stdout)?)
 }

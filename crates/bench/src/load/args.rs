@@ -33,6 +33,9 @@ pub struct Args {
     /// Stops after this many acknowledged events instead of after a time.
     #[arg(long)]
     pub events: Option<u64>,
+    /// Ordering keys in use.
+    #[arg(long, default_value_t = crate::payload::KEYS)]
+    pub keys: u64,
     /// Begins every id; one prefix may be sent once to a server, or its events are duplicates.
     #[arg(long, default_value = "load")]
     pub prefix: String,

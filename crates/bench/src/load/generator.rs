@@ -55,7 +55,7 @@ impl Generator {
             epoll,
             free: (0..connections.len()).collect(),
             connections,
-            requests: Requests::new(args.target, args.batch, &args.prefix),
+            requests: Requests::new(args.target, (args.batch, args.keys), &args.prefix),
             interval: args.rate.map(|rate| Duration::from_secs_f64(1.0 / rate)),
             stop: args.stop(),
         })

@@ -18,6 +18,7 @@ pub struct Requests {
     templates: Vec<Template>,
     next: usize,
     number: u64,
+    keys: u64,
     batch: usize,
 }
 
@@ -28,8 +29,9 @@ struct Template {
 }
 
 impl Requests {
-    /// Requests of `batch` events each, to `target`, with ids that begin with `prefix`.
-    pub fn new(target: SocketAddr, batch: usize, prefix: &str) -> Self {
+    /// Requests of `batch` events each, to `target`, with ids that begin with `prefix` and this many
+    /// ordering keys.
+    pub fn new(target: SocketAddr, (batch, keys): (usize, u64), prefix: &str) -> Self {
         let bodies = payload::bodies();
         let templates = if batch == 1 {
             bodies
@@ -47,6 +49,7 @@ impl Requests {
             templates,
             next: 0,
             number: 0,
+            keys: keys.max(1),
             batch,
         }
     }
@@ -69,7 +72,7 @@ impl Requests {
                 &mut template.bytes,
                 key_at,
                 KEY_DIGITS,
-                self.number % payload::KEYS,
+                self.number % self.keys,
             );
         }
         &template.bytes
@@ -139,7 +142,7 @@ mod tests {
     #[test]
     fn every_request_has_ids_of_its_own_and_the_length_it_states() {
         for batch in [1, 100] {
-            let mut requests = Requests::new(([127, 0, 0, 1], 80).into(), batch, "t");
+            let mut requests = Requests::new(([127, 0, 0, 1], 80).into(), (batch, 10), "t");
             let mut ids = std::collections::HashSet::new();
             for _ in 0..600 {
                 let request = text(&mut requests);

@@ -2,16 +2,25 @@
 
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "kafka")]
+use super::kafka;
 use super::part::{Part, Round};
 use super::plan::Plan;
 use super::series::Figures;
 use super::verdict::{self, Target};
 use super::wanted::Wanted;
-use super::{accept, drain};
+use super::{accept, drain, restart};
 use crate::BenchError;
 
 /// Everything that is measured, in the order of a round.
 const PARTS: &[Part] = &[accept::PART, drain::PART];
+
+/// What takes long to prepare, and then runs its rounds by itself after those of the others.
+const APART: &[Part] = &[
+    restart::PART,
+    #[cfg(feature = "kafka")]
+    kafka::PART,
+];
 
 /// Arguments of `run`.
 #[derive(Clone, Debug, clap::Args)]
@@ -45,8 +54,8 @@ pub fn main(args: &Args) -> Result<(), BenchError> {
     } else {
         Plan::full(args.rounds)
     };
-    let targets: Vec<&Target> = PARTS.iter().flat_map(|part| part.targets).collect();
-    let known: Vec<&str> = PARTS.iter().flat_map(|part| part.names).copied().collect();
+    let targets: Vec<&Target> = parts().flat_map(|part| part.targets).collect();
+    let known: Vec<&str> = parts().flat_map(|part| part.names).copied().collect();
     let wanted = Wanted::new(&args.names, &known, &targets)?;
     let folder = match &args.data {
         Some(data) => tempfile::tempdir_in(data)?,
@@ -67,20 +76,36 @@ pub fn main(args: &Args) -> Result<(), BenchError> {
     }
 }
 
+fn parts() -> impl Iterator<Item = &'static Part> {
+    PARTS.iter().chain(APART)
+}
+
 fn rounds(plan: &Plan, wanted: &Wanted, folder: &Path) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
+    let round = |number| Round {
+        number,
+        plan,
+        folder,
+        wanted,
+    };
+    let chosen = |parts: &'static [Part]| -> Vec<&Part> {
+        let is_wanted = |part: &&Part| round(0).wants_any(part.names);
+        parts.iter().filter(is_wanted).collect()
+    };
+    let in_turn = chosen(PARTS);
     for number in 0..plan.rounds {
-        progress(number, plan.rounds);
-        figures.begin_round(number);
-        let round = Round {
-            number,
-            plan,
-            folder,
-            wanted,
-        };
-        for part in PARTS.iter().filter(|part| round.wants_any(part.names)) {
-            (part.round)(&round, &mut figures)?;
+        if in_turn.is_empty() {
+            break;
         }
+        tell(&format!("round {} of {}", number + 1, plan.rounds));
+        figures.begin_round(number);
+        for part in &in_turn {
+            (part.round)(&round(number), &mut figures)?;
+        }
+    }
+    for part in chosen(APART) {
+        tell(&format!("apart: {}", part.names.join(" ")));
+        (part.round)(&round(0), &mut figures)?;
     }
     Ok(figures)
 }
@@ -91,9 +116,10 @@ fn write_json(path: &Path, figures: &Figures) -> Result<(), BenchError> {
     Ok(std::fs::write(path, text)?)
 }
 
+/// Says something to the person who waits.
 #[expect(clippy::print_stderr, reason = "a tool of the terminal")]
-fn progress(round: usize, rounds: usize) {
-    eprintln!("round {} of {rounds}", round + 1);
+pub(super) fn tell(line: &str) {
+    eprintln!("{line}");
 }
 
 #[expect(clippy::print_stdout, reason = "the tables are the output")]
@@ -109,10 +135,10 @@ mod tests {
 
     #[test]
     fn every_name_belongs_to_one_part_and_every_target_speaks_of_names() {
-        let names: Vec<&str> = PARTS.iter().flat_map(|part| part.names).copied().collect();
+        let names: Vec<&str> = parts().flat_map(|part| part.names).copied().collect();
         let distinct: HashSet<&str> = names.iter().copied().collect();
         assert_eq!(distinct.len(), names.len());
-        for target in PARTS.iter().flat_map(|part| part.targets) {
+        for target in parts().flat_map(|part| part.targets) {
             for name in target.of.names() {
                 assert!(distinct.contains(name), "{}", target.of);
             }

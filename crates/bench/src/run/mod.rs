@@ -11,6 +11,17 @@ pub mod accept;
 pub mod control;
 pub mod drain;
 
+pub mod backlog;
+pub mod cold;
+pub mod restart;
+
+#[cfg(feature = "kafka")]
+pub mod broker;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+#[cfg(feature = "kafka")]
+pub mod quantile;
+
 pub mod series;
 pub mod verdict;
 

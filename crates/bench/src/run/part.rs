@@ -17,7 +17,7 @@ pub struct Part {
     pub names: &'static [&'static str],
     /// What is expected of them.
     pub targets: &'static [Target],
-    /// Measures each once. Figures that nobody wants may be left out.
+    /// Measures each once, or in every round of the plan where the part runs apart. Figures that nobody wants may be left out.
     pub round: fn(&Round<'_>, &mut Figures) -> Result<(), BenchError>,
 }
 

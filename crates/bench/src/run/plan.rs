@@ -14,6 +14,17 @@ pub struct Plan {
     pub backlog: u64,
     /// The same of the classic outbox, which drains one row a transaction.
     pub backlog_classic: u64,
+    /// Backlogs that a server starts on, by name.
+    pub backlogs: [(&'static str, u64); 3],
+    /// How full the last segment of each is, of its limit.
+    pub last_segment: f64,
+    /// Events of many keys, and of one key, that go to Kafka in a round.
+    pub kafka_backlog: u64,
+    pub kafka_one_key: u64,
+    /// Seconds of each measurement with Kafka.
+    pub kafka_seconds: f64,
+    /// Whether figures mean nothing.
+    pub is_smoke: bool,
 }
 
 impl Plan {
@@ -26,6 +37,16 @@ impl Plan {
             window_ids: None,
             backlog: 500_000,
             backlog_classic: 20_000,
+            backlogs: [
+                ("backlog400k", 400_000),
+                ("backlog2m", 2_000_000),
+                ("backlog4m", 4_000_000),
+            ],
+            last_segment: 0.9,
+            kafka_backlog: 120_000,
+            kafka_one_key: 10_000,
+            kafka_seconds: 2.0,
+            is_smoke: false,
         }
     }
 
@@ -38,6 +59,16 @@ impl Plan {
             window_ids: Some(20_000),
             backlog: 20_000,
             backlog_classic: 1_000,
+            backlogs: [
+                ("backlog400k", 2_000),
+                ("backlog2m", 4_000),
+                ("backlog4m", 6_000),
+            ],
+            last_segment: 0.0,
+            kafka_backlog: 4_000,
+            kafka_one_key: 10_000,
+            kafka_seconds: 0.5,
+            is_smoke: true,
         }
     }
 

@@ -28,6 +28,14 @@ pub struct Args {
     /// Wayhold delivers to nothing at once, instead of holding all for a paused destination.
     #[arg(long)]
     pub deliver: bool,
+    /// Wayhold's destination is a topic of this Kafka (`host:port`) instead of nothing.
+    #[cfg(feature = "kafka")]
+    #[arg(long, requires = "topic")]
+    pub kafka: Option<String>,
+    /// The topic of `--kafka`.
+    #[cfg(feature = "kafka")]
+    #[arg(long, requires = "kafka")]
+    pub topic: Option<String>,
     /// Wayhold's idempotency window begins with this many ids instead of full.
     #[arg(long)]
     pub window_ids: Option<u64>,

@@ -9,10 +9,7 @@ use crate::BenchError;
 /// The one destination.
 pub const DESTINATION: &str = "sink";
 
-const FILE: &str = r#"
-[destinations.sink]
-kind = "null"
-
+const ROUTE: &str = r#"
 [[routes]]
 when = 'type.startsWith("com.example.")'
 to = ["sink"]
@@ -21,7 +18,7 @@ to = ["sink"]
 /// The checked configuration of one server, as a file and flags would give it.
 pub fn settings(args: &Args) -> Result<Config, BenchError> {
     let file = args.data.join("wayhold.toml");
-    std::fs::write(&file, FILE)?;
+    std::fs::write(&file, destination(args) + ROUTE)?;
     let overrides = Overrides {
         data: Some(args.data.join("data")),
         listen: vec![ListenAddr::Tcp(args.listen)],
@@ -31,4 +28,23 @@ pub fn settings(args: &Args) -> Result<Config, BenchError> {
     let loaded = config::load(Some(&file), &overrides, &Environment::default())?;
     std::fs::create_dir_all(&loaded.config.data)?;
     Ok(loaded.config)
+}
+
+#[cfg(feature = "kafka")]
+fn destination(args: &Args) -> String {
+    match (&args.kafka, &args.topic) {
+        (Some(servers), Some(topic)) => format!(
+            "[destinations.{DESTINATION}]\nkind = \"kafka\"\nbootstrap_servers = {servers:?}\ntopic = {topic:?}\n"
+        ),
+        _ => nothing(),
+    }
+}
+
+#[cfg(not(feature = "kafka"))]
+fn destination(_args: &Args) -> String {
+    nothing()
+}
+
+fn nothing() -> String {
+    format!("[destinations.{DESTINATION}]\nkind = \"null\"\n")
 }

@@ -53,6 +53,29 @@ pub fn resident(process: &str) -> Result<u64, BenchError> {
     Ok(field(&status, "VmRSS:")? * 1024)
 }
 
+/// Memory of a process, in MiB.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Resident now.
+    pub resident: f64,
+    /// The most that was resident since its start.
+    pub peak: f64,
+}
+
+/// Resident memory of a process, now and at its peak.
+pub fn memory(process: &str) -> Result<Memory, BenchError> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    Ok(Memory {
+        resident: mebibytes(field(&status, "VmRSS:")?),
+        peak: mebibytes(field(&status, "VmHWM:")?),
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn mebibytes(kibibytes: u64) -> f64 {
+    kibibytes as f64 / 1024.0
+}
+
 fn device_bytes(data: &Path) -> Result<u64, BenchError> {
     let device = stat(data)?.st_dev;
     let (major, minor) = (major(device).to_string(), minor(device).to_string());
