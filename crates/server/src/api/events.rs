@@ -58,7 +58,8 @@ async fn post_whole(
     };
     let body = body.inspect_err(|refusal| events.accept.count_refused(refusal))?;
     let query = parts.uri.query().unwrap_or_default();
-    let mut text = String::from(RECEIPTS_OPEN);
+    let mut text = String::with_capacity(RECEIPT_BYTES);
+    text.push_str(RECEIPTS_OPEN);
     if mode == Mode::Batch {
         for (index, accepted) in events
             .accept
@@ -79,6 +80,9 @@ async fn post_whole(
     text.push_str("]}");
     Ok(text)
 }
+
+/// Room for the answer to one event; ids and sources are rarely longer, and then it grows.
+const RECEIPT_BYTES: usize = 256;
 
 const RECEIPTS_OPEN: &str = r#"{"receipts":["#;
 

@@ -104,17 +104,18 @@ impl MarkFile {
 }
 
 fn encode(turn: u64, mark: &Mark) -> [u8; SLOT_BYTES] {
-    let mut words = vec![
+    let head = [
         MAGIC,
         turn,
         u64::from(mark.clean),
         mark.reaches.len() as u64,
     ];
-    for reach in &mark.reaches {
-        words.extend([reach.segment, reach.last, reach.wal_bytes]);
-    }
+    let reaches = mark
+        .reaches
+        .iter()
+        .flat_map(|reach| [reach.segment, reach.last, reach.wal_bytes]);
     let mut slot = [0; SLOT_BYTES];
-    for (bytes, word) in slot.chunks_mut(8).zip(&words) {
+    for (bytes, word) in slot.chunks_mut(8).zip(head.into_iter().chain(reaches)) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
     let (body, check) = slot.split_at_mut(SLOT_BYTES - 8);
