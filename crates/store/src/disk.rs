@@ -46,6 +46,10 @@ pub trait Disk: Send + Sync + std::fmt::Debug + 'static {
     /// Opens a file to overwrite parts of it in place.
     fn overwrite(&self, path: &Path) -> io::Result<Box<dyn Overwrite>>;
 
+    /// Cuts a file to at most that many bytes, which gives the rest back to the volume; durable at some
+    /// later time. No error when it is absent: the step may be a repetition.
+    fn shorten(&self, path: &Path, bytes: u64) -> io::Result<()>;
+
     /// Removes a file durably. No error when it is absent: the step may be a repetition.
     fn unlink(&self, path: &Path) -> io::Result<()>;
 
@@ -108,10 +112,16 @@ pub fn unlink_database(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     disk.unlink(path)
 }
 
-/// Files that SQLite keeps beside a database: in WAL mode, and while the file is being made.
-const DATABASE_SUFFIXES: [&str; 3] = ["-wal", "-shm", "-journal"];
+/// The name of a database that is being removed: nobody opens it under that.
+pub(crate) fn leaving(path: &Path) -> PathBuf {
+    with_suffix(path, ".gone")
+}
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+/// Files that SQLite keeps beside a database: in WAL mode, and while the file is being made.
+pub(crate) const DATABASE_SUFFIXES: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// The path of a file beside another.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
@@ -177,6 +187,15 @@ impl Disk for SystemDisk {
         Ok(Box::new(SystemFile(
             OpenOptions::new().write(true).open(path)?,
         )))
+    }
+
+    fn shorten(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        match OpenOptions::new().write(true).open(path) {
+            Ok(file) if file.metadata()?.len() > bytes => file.set_len(bytes),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     fn unlink(&self, path: &Path) -> io::Result<()> {

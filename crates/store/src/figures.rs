@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use wayhold_model::{DestinationSet, Position, StoredEvent, Timestamp};
 
-/// An event found by identity or position. Its trace outlives its content: once every delivery is
-/// resolved the segment is unlinked and only the index file remembers it, for the window.
+/// An event found by identity or position. Its trace outlives its content: once everything of its segment
+/// is resolved and the retention is over, only the index file remembers it, for the window.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Where it lies or lay.
@@ -50,8 +50,12 @@ pub struct Figures {
     pub segments_active: u64,
     /// Closed segments with something unresolved.
     pub segments_closed: u64,
-    /// Bytes of segment files, WALs included.
+    /// Resolved segments that are kept for replay.
+    pub segments_retained: u64,
+    /// Bytes of the files of active and closed segments, WALs included.
     pub segment_bytes: u64,
+    /// Bytes of the files of retained segments, WALs included.
+    pub retained_bytes: u64,
     /// Bytes of index files.
     pub index_bytes: u64,
     /// Bytes of state and catalogue.
@@ -86,7 +90,9 @@ impl Figures {
         Self {
             segments_active: self.segments_active + other.segments_active,
             segments_closed: self.segments_closed + other.segments_closed,
+            segments_retained: self.segments_retained + other.segments_retained,
             segment_bytes: self.segment_bytes + other.segment_bytes,
+            retained_bytes: self.retained_bytes + other.retained_bytes,
             index_bytes: self.index_bytes + other.index_bytes,
             state_bytes: self.state_bytes + other.state_bytes,
             groups: self.groups + other.groups,

@@ -51,7 +51,10 @@ impl Opening<'_> {
         let newest = self.newest(&generations)?;
         let directories = self.make_directories(&generations)?;
         let letters = Arc::default();
-        let options = self.options.share(newest.shards);
+        let mut options = self.options.share(newest.shards);
+        // Shards of older generations keep what they have until its time is over, also out of this.
+        let all = generations.iter().map(|one| u64::from(one.shards));
+        options.retention_bytes = self.options.retention_bytes / all.sum::<u64>().max(1);
         let surroundings = directories.into_iter().map(|(name, dir)| Surroundings {
             generation: name.0,
             id: name.1,

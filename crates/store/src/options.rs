@@ -31,6 +31,11 @@ pub struct Options {
     pub window: Duration,
     /// At most this many ids are remembered: 20 bytes each, allocated at open.
     pub window_ids: usize,
+    /// A segment of which everything is resolved is kept for replay this long; zero keeps none.
+    pub retention: Duration,
+    /// At most this many bytes of such segments are kept, the newest, WALs included; zero keeps none.
+    /// Sooner still they go where the volume has less than `min_free`, before anything is refused.
+    pub retention_bytes: u64,
     /// Accepting stops while the volume has fewer free bytes; `None` is 512 MiB or two segments of each
     /// shard and the reserve, whichever is more.
     pub min_free: Option<u64>,
@@ -38,6 +43,9 @@ pub struct Options {
     pub reserve_bytes: u64,
     /// A closed segment that is still unresolved after this long is checkpointed.
     pub checkpoint_after: Duration,
+    /// Bytes that are cut off the file of a resolved segment at once while it is removed: the piece of work
+    /// in the file system's journal for which a sync of the writer may have to wait.
+    pub removal_step: u64,
     /// How often the mark is synced: it bounds the tail that is copied after a power cut.
     pub mark_sync: Duration,
     /// Page size of segment files, in bytes.
@@ -61,9 +69,12 @@ impl Default for Options {
             tail_bytes: 32 * 1024 * 1024,
             window: Duration::from_secs(24 * 3600),
             window_ids: 2_000_000,
+            retention: Duration::from_secs(24 * 3600),
+            retention_bytes: 4096 * MIB,
             min_free: None,
             reserve_bytes: 32 * MIB,
             checkpoint_after: Duration::from_secs(30),
+            removal_step: 8 * MIB,
             mark_sync: Duration::from_millis(100),
             page_size: 4096,
             readers_open: 16,

@@ -17,6 +17,8 @@ pub(crate) struct Space {
     reserve_bytes: u64,
     min_free: u64,
     free: AtomicU64,
+    /// Bytes that are kept only as long as nobody needs the room.
+    yielding: AtomicU64,
     low: AtomicBool,
     reserved: AtomicBool,
     /// Whether it was said that the reserve cannot be made.
@@ -37,6 +39,7 @@ impl Space {
             reserve_bytes,
             min_free,
             free: AtomicU64::new(u64::MAX),
+            yielding: AtomicU64::new(0),
             low: AtomicBool::new(false),
             reserved: AtomicBool::new(false),
             complained: AtomicBool::new(false),
@@ -64,6 +67,22 @@ impl Space {
         self.free.load(Ordering::Relaxed)
     }
 
+    /// So many more bytes are kept only as long as nobody needs the room: while there are such, accepting
+    /// goes on and they give way.
+    pub(crate) fn keep(&self, bytes: u64) {
+        self.yielding.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// So many of them are given back.
+    pub(crate) fn give_back(&self, bytes: u64) {
+        self.yielding.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that the volume lacked when last looked at, and that what is kept must make up for.
+    pub(crate) fn wanted(&self) -> u64 {
+        self.min_free.saturating_sub(self.free())
+    }
+
     /// Bytes of the reserve file.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         if self.reserved.load(Ordering::Relaxed) {
@@ -83,7 +102,8 @@ impl Space {
             }
         };
         self.free.store(free, Ordering::Relaxed);
-        let low = free < self.min_free;
+        let yielding = self.yielding.load(Ordering::Relaxed);
+        let low = free.saturating_add(yielding) < self.min_free;
         if self.low.swap(low, Ordering::Relaxed) != low {
             if low {
                 warn!(
@@ -158,6 +178,10 @@ mod tests {
             self.held.store(bytes, Ordering::Relaxed);
             Ok(())
         }
+        fn shorten(&self, _: &Path, bytes: u64) -> io::Result<()> {
+            self.held.fetch_min(bytes, Ordering::Relaxed);
+            Ok(())
+        }
         fn unlink(&self, _: &Path) -> io::Result<()> {
             self.held.store(0, Ordering::Relaxed);
             Ok(())
@@ -215,6 +239,29 @@ mod tests {
             space.check();
             assert_eq!((space.reserve_bytes(), space.is_low()), (32, false));
         }
+    }
+
+    #[test]
+    fn what_is_kept_gives_way_before_anything_is_refused() {
+        let volume = Arc::new(Volume::default());
+        volume.room.store(1_000, Ordering::Relaxed);
+        let space = open(&volume, 100);
+        space.keep(50);
+        for (room, wanted, is_low) in [
+            (132, 0, false),
+            (131, 1, false),
+            (82, 50, false),
+            (81, 51, true),
+            (132, 0, false),
+        ] {
+            volume.room.store(room, Ordering::Relaxed);
+            space.check();
+            assert_eq!((space.wanted(), space.is_low()), (wanted, is_low), "{room}");
+        }
+        space.give_back(50);
+        volume.room.store(131, Ordering::Relaxed);
+        space.check();
+        assert!(space.is_low());
     }
 
     #[test]

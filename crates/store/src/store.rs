@@ -59,8 +59,20 @@ impl Store {
         options: Options,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Recovery), OpenError> {
+        Self::open_on(dir, options, clock, Arc::new(SystemDisk))
+    }
+
+    /// The same with another file access, for fault injection.
+    ///
+    /// # Errors
+    /// As of `open`.
+    pub fn open_on(
+        dir: &Path,
+        options: Options,
+        clock: Arc<dyn Clock>,
+        disk: Arc<dyn Disk>,
+    ) -> Result<(Self, Recovery), OpenError> {
         let started = Instant::now();
-        let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
         let lock = lock_directory(dir, disk.as_ref())?;
         let space = Arc::new(Space::open(
             Arc::clone(&disk),

@@ -135,11 +135,13 @@ struct StoreBody {
 struct SegmentsBody {
     active: u64,
     closed: u64,
+    retained: u64,
 }
 
 #[derive(Debug, Serialize)]
 struct BytesBody {
     segments: u64,
+    retained: u64,
     indexes: u64,
     state: u64,
     reserve: u64,
@@ -274,9 +276,11 @@ impl StoreBody {
             segments: SegmentsBody {
                 active: figures.segments_active,
                 closed: figures.segments_closed,
+                retained: figures.segments_retained,
             },
             bytes: BytesBody {
                 segments: figures.segment_bytes,
+                retained: figures.retained_bytes,
                 indexes: figures.index_bytes,
                 state: figures.state_bytes,
                 reserve: figures.reserve_bytes,

@@ -65,8 +65,9 @@ fn show(status: &Value, output: &mut Output) {
     ));
     let bytes = |pointer: &str| size(status.pointer(pointer));
     output.line(format!(
-        "store    {} in segments, {} free on the disk, {} ids remembered",
+        "store    {} in segments, {} retained, {} free on the disk, {} ids remembered",
         bytes("/store/bytes/segments"),
+        bytes("/store/bytes/retained"),
         bytes("/store/disk_free_bytes"),
         at("/store/idempotency/ids"),
     ));

@@ -15,7 +15,7 @@ use crate::config::quantity::{Size, show_size};
 use crate::config::section::{Reading, Section, ShownValue};
 use crate::config::setting::{Fault, Setting};
 use crate::config::settings::{
-    Config, IngestConfig, LogConfig, NetworkConfig, Route, read_keys, read_store,
+    Config, IngestConfig, LogConfig, NetworkConfig, Route, read_keys, read_retention, read_store,
 };
 use crate::config::tree::{self, Node, Table, Value};
 
@@ -110,6 +110,7 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
     let log = section.table("log", LogConfig::read);
     let limits = section.table("limits", Limits::read);
     let store = section.table("store", |section| read_store(section, &limits));
+    let store = section.table("retention", |section| read_retention(section, store));
     let ingest = section.table("ingest", IngestConfig::read);
     let keys = read_keys(section);
     let network = section.table("network", NetworkConfig::read);

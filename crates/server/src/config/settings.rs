@@ -125,6 +125,20 @@ pub(super) fn read_store(
     }
 }
 
+/// How long delivered events are kept, table `[retention]`. Zero keeps none.
+pub(super) fn read_retention(
+    section: &mut Section<'_, '_, '_>,
+    store: wayhold_store::Options,
+) -> wayhold_store::Options {
+    // More than any volume: from there on time alone decides.
+    const BYTES_MAX: u64 = 1 << 50;
+    wayhold_store::Options {
+        retention: section.within("time", store.retention, Duration::ZERO, 366 * DAY),
+        retention_bytes: section.bytes_within("bytes", store.retention_bytes, 0, BYTES_MAX),
+        ..store
+    }
+}
+
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

@@ -181,6 +181,7 @@ fn store(page: &mut Page<'_>, report: &Report) -> fmt::Result {
         [
             ("active", figures.segments_active),
             ("closed", figures.segments_closed),
+            ("retained", figures.segments_retained),
         ]
         .map(|(state, n)| ([("state", state)], n)),
     )?;
@@ -189,6 +190,7 @@ fn store(page: &mut Page<'_>, report: &Report) -> fmt::Result {
         "Bytes on disk by kind of file",
         [
             ("segments", figures.segment_bytes),
+            ("retained", figures.retained_bytes),
             ("indexes", figures.index_bytes),
             ("state", figures.state_bytes),
             ("reserve", figures.reserve_bytes),

@@ -14,12 +14,16 @@ const KILLS_PER_EPISODE: u64 = 10;
 /// Kills that a change waits for.
 const KILLS: u64 = 20;
 
-/// Small segments, so that a kill meets sealing, preparing and unlinking as well.
+/// Small segments of which a few are kept, so that a kill meets sealing, preparing, keeping and removing as
+/// well.
 pub(crate) const SMALL_SEGMENTS: &str = r#"
 segment_bytes = "256 KiB"
 reserve_bytes = "1 MiB"
 min_free = "8 MiB"
 tail_bytes = "256 KiB"
+
+[retention]
+bytes = "512 KiB"
 "#;
 
 #[test]

@@ -1,5 +1,9 @@
 //! A chunk: 4,096 consecutive sequences of a lane, one bit each, set when the delivery is resolved.
 
+use std::collections::BTreeSet;
+
+use wayhold_model::Sequence;
+
 /// Sequences per chunk, as a power of two: a chunk is 512 bytes, so several fit a page, and a flush of a
 /// lane that settles in order rewrites one or two.
 const BITS: u32 = 12;
@@ -93,6 +97,29 @@ impl Chunk {
             *word = u64::from_le_bytes(*place);
         }
         Self(words)
+    }
+}
+
+/// Where something was resolved, in any lane: as exact as chunks are, so that finding resolved segments
+/// costs as much as changed and not as much as is held.
+#[derive(Debug, Default)]
+pub(crate) struct Touched(BTreeSet<u64>);
+
+impl Touched {
+    /// Something was resolved in chunks of these numbers.
+    pub(super) fn extend(&mut self, numbers: impl Iterator<Item = u64>) {
+        self.0.extend(numbers);
+    }
+
+    /// Whether something was resolved.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether something may have been resolved in `first..=last`.
+    pub(crate) fn meets(&self, first: Sequence, last: Sequence) -> bool {
+        let chunks = number_of(first.0)..=number_of(last.0);
+        self.0.range(chunks).next().is_some()
     }
 }
 

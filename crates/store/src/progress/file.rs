@@ -15,7 +15,7 @@ use crate::progress::attempts;
 use crate::progress::chunk::{self, Chunk};
 use crate::progress::dead_letters;
 use crate::progress::letter::LetterChange;
-use crate::progress::memory::{Batch, Dropped, Loaded, Retry, Totals};
+use crate::progress::memory::{Batch, Loaded, ResolvedSegment, Retry, Totals};
 
 /// Version of the format, kept as SQLite's `user_version`.
 const FORMAT: i64 = 1;
@@ -237,10 +237,10 @@ impl StateFile {
             let letter = row.get::<_, i64>(0)?.cast_unsigned();
             loaded.redriving.push((letter, LaneId(row.get(1)?)));
         }
-        let mut dropped = connection.prepare("SELECT segment, first, last FROM dropped")?;
-        let mut rows = dropped.query([])?;
+        let mut segments = connection.prepare("SELECT segment, first, last FROM dropped")?;
+        let mut rows = segments.query([])?;
         while let Some(row) = rows.next()? {
-            loaded.dropped.push(Dropped {
+            loaded.segments.push(ResolvedSegment {
                 segment: row.get::<_, i64>(0)?.cast_unsigned(),
                 first: Sequence(row.get::<_, i64>(1)?.cast_unsigned()),
                 last: Sequence(row.get::<_, i64>(2)?.cast_unsigned()),
@@ -299,11 +299,11 @@ fn write(transaction: &Transaction<'_>, batch: &Batch, seed: u64) -> rusqlite::R
                 check_of_values(&values, seed),
             ])?;
     }
-    for (segment, dropped) in &batch.dropped {
-        match dropped {
-            Some(dropped) => transaction.execute(
+    for (segment, resolved) in &batch.segments {
+        match resolved {
+            Some(resolved) => transaction.execute(
                 "INSERT OR REPLACE INTO dropped VALUES (?, ?, ?)",
-                [*segment, dropped.first.0, dropped.last.0].map(u64::cast_signed),
+                [*segment, resolved.first.0, resolved.last.0].map(u64::cast_signed),
             )?,
             None => transaction.execute(
                 "DELETE FROM dropped WHERE segment = ?",

@@ -1,6 +1,7 @@
 //! The handle of a shard's progress: changes are made in memory and return at once; who needs them on
 //! disk waits for that.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -14,10 +15,11 @@ use wayhold_model::{
 
 use crate::delivery::{AttemptRecord, DeadLetter, DeliveryState, Resolution};
 use crate::disk::Disk;
+use crate::progress::chunk::Touched;
 use crate::progress::dead_letters::{self, LetterContext, LetterError, LetterRow};
 use crate::progress::file::{self, StateFile};
 use crate::progress::letter::LetterNumbers;
-use crate::progress::memory::{Dropped, LaneView, Memory, Retry, Totals};
+use crate::progress::memory::{LaneView, Memory, ResolvedSegment, Retry, Totals};
 use crate::progress::recovery::{self, ProgressUnusable};
 use crate::progress::writer::Writer;
 use crate::shards::Name;
@@ -215,11 +217,17 @@ impl Progress {
         self.view(lane, |view| view.totals())
     }
 
-    /// Counts of a lane and, at the same moment, the segments that are counted in them already although
-    /// their files may still be there.
-    pub(crate) fn totals_and_dropped(&self, lane: LaneId) -> (Totals, Vec<Dropped>) {
+    /// Counts of a lane and, at the same moment, which of these segments are counted in them already
+    /// although they may still be held.
+    pub(crate) fn totals_and_counted(
+        &self,
+        lane: LaneId,
+        segments: impl Iterator<Item = u64>,
+    ) -> (Totals, BTreeSet<u64>) {
         let state = self.shared.lock();
-        (state.memory.view(lane).totals(), state.memory.dropped())
+        let counted = segments.filter(|segment| state.memory.is_counted(*segment));
+        let counted = counted.collect();
+        (state.memory.view(lane).totals(), counted)
     }
 
     /// The highest sequence that progress names.
@@ -287,25 +295,36 @@ impl Progress {
     }
 
     /// Records that a segment is resolved, with what it had accepted per lane, and waits until that and
-    /// everything before is synced: then it may be unlinked. Otherwise keep it and ask again; nothing is
-    /// counted twice. Blocking, though not for ever: a disk that takes nothing must not hold up a stop.
-    pub(crate) fn drop_segment(
+    /// everything before is synced: then its database is not needed any more. Otherwise keep it and ask
+    /// again; nothing is counted twice. Blocking, though not for ever: a disk that takes nothing must not
+    /// hold up a stop.
+    pub(crate) fn resolve_segment(
         &self,
-        dropped: Dropped,
+        resolved: ResolvedSegment,
         accepted: &[(LaneId, u64)],
     ) -> Result<(), NotDurable> {
-        self.change(|memory| memory.drop_segment(dropped, accepted));
+        self.change(|memory| memory.resolve_segment(resolved, accepted));
         self.durable_soon()
     }
 
-    /// Forgets a dropped segment of which no file is left.
-    pub(crate) fn forget_dropped(&self, segment: u64) {
-        self.change(|memory| memory.forget_dropped(segment));
+    /// Records a segment that was found resolved without progress knowing it; does not wait.
+    pub(crate) fn take_over_segment(&self, resolved: ResolvedSegment, known: &[(LaneId, u64)]) {
+        self.change(|memory| memory.resolve_segment(resolved, known));
     }
 
-    /// Segments that were dropped and not forgotten.
-    pub(crate) fn dropped(&self) -> Vec<Dropped> {
-        self.shared.lock().memory.dropped()
+    /// Forgets a resolved segment whose database is gone.
+    pub(crate) fn forget_segment(&self, segment: u64) {
+        self.change(|memory| memory.forget_segment(segment));
+    }
+
+    /// Segments that are resolved and not forgotten.
+    pub(crate) fn resolved_segments(&self) -> Vec<ResolvedSegment> {
+        self.shared.lock().memory.resolved_segments()
+    }
+
+    /// Where something was resolved since this was last asked, as far as it was handed to the file.
+    pub(crate) fn take_touched(&self) -> Touched {
+        self.shared.lock().memory.take_touched()
     }
 
     /// Adds obligations whose events lie in no segment any more, after progress was lost.
@@ -411,7 +430,7 @@ impl Progress {
     }
 
     /// The same for a thread, though not for ever.
-    pub(super) fn durable_soon(&self) -> Result<(), NotDurable> {
+    pub(crate) fn durable_soon(&self) -> Result<(), NotDurable> {
         let waiting = {
             let mut state = self.shared.lock();
             let Some(changed) = state.must_wait()? else {

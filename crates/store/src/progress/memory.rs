@@ -10,7 +10,7 @@ use std::sync::Arc;
 use wayhold_model::{DestinationId, LaneId, Sequence, StoredEvent, Timestamp};
 
 use crate::delivery::{AttemptRecord, Resolution};
-use crate::progress::chunk::{self, Chunk};
+use crate::progress::chunk::{self, Chunk, Touched};
 use crate::progress::letter::{LetterChange, LetterNumbers, NewLetter};
 
 /// Chunks below a floor that one flush removes from the file: few enough to be no burden to it.
@@ -28,7 +28,7 @@ pub(crate) struct Retry {
 /// Counts of one lane, each the whole story of the shard. `pending` is the lane's to count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
-    /// Obligations of segments that were dropped.
+    /// Obligations of segments of which everything is resolved.
     pub(crate) accepted_base: u64,
     /// Confirmed by the destination.
     pub(crate) delivered: u64,
@@ -44,9 +44,10 @@ pub(crate) struct Totals {
     pub(crate) redriving: u64,
 }
 
-/// A segment that was resolved and may be unlinked, or was.
+/// A segment of which everything is resolved and counted in the base. Its database is kept for the
+/// retention, on its way out, or gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Dropped {
+pub(crate) struct ResolvedSegment {
     /// Number of the segment.
     pub(crate) segment: u64,
     /// Its first sequence.
@@ -73,7 +74,7 @@ struct Changes {
     /// With the attempts to append. A retry that memory does not hold any more is to be removed.
     retries: BTreeMap<(LaneId, u64), Vec<AttemptRecord>>,
     letters: BTreeMap<u64, LetterChange>,
-    dropped: BTreeSet<u64>,
+    segments: BTreeSet<u64>,
     settlements: usize,
 }
 
@@ -83,7 +84,7 @@ pub(super) struct Memory {
     lanes: BTreeMap<LaneId, Lane>,
     /// Letters under redrive, with their lane.
     redriving: BTreeMap<u64, LaneId>,
-    dropped: BTreeMap<u64, Dropped>,
+    segments: BTreeMap<u64, ResolvedSegment>,
     next_letter: u64,
     letters: Arc<LetterNumbers>,
     changes: Changes,
@@ -92,6 +93,7 @@ pub(super) struct Memory {
     /// Chunks below a floor that the file still holds.
     stale: VecDeque<(LaneId, u64)>,
     stale_writing: Vec<(LaneId, u64)>,
+    touched: Touched,
 }
 
 /// One consistent moment of what changed, ready to be written.
@@ -102,7 +104,7 @@ pub(super) struct Batch {
     pub(super) chunks: Vec<(LaneId, u64, Chunk)>,
     pub(super) retries: BTreeMap<(LaneId, u64), (Option<Retry>, Vec<AttemptRecord>)>,
     pub(super) letters: Vec<(u64, LetterChange)>,
-    pub(super) dropped: Vec<(u64, Option<Dropped>)>,
+    pub(super) segments: Vec<(u64, Option<ResolvedSegment>)>,
     /// Chunks to remove.
     pub(super) stale: Vec<(LaneId, u64)>,
 }
@@ -115,7 +117,7 @@ pub(super) struct Loaded {
     pub(super) chunks: Vec<(LaneId, u64, Chunk)>,
     pub(super) retries: Vec<(LaneId, u64, Retry)>,
     pub(super) redriving: Vec<(u64, LaneId)>,
-    pub(super) dropped: Vec<Dropped>,
+    pub(super) segments: Vec<ResolvedSegment>,
 }
 
 impl Memory {
@@ -154,8 +156,8 @@ impl Memory {
             memory.lanes.entry(id).or_default().totals.redriving += 1;
             memory.redriving.insert(letter, id);
         }
-        for dropped in loaded.dropped {
-            memory.dropped.insert(dropped.segment, dropped);
+        for resolved in loaded.segments {
+            memory.segments.insert(resolved.segment, resolved);
         }
         memory
     }
@@ -328,22 +330,25 @@ impl Memory {
         self.changes.lanes.insert(id);
     }
 
-    /// Records that a segment is resolved and about to be unlinked, and what it had accepted per lane.
-    /// Again is no difference.
-    pub(super) fn drop_segment(&mut self, dropped: Dropped, accepted: &[(LaneId, u64)]) {
-        if self.dropped.insert(dropped.segment, dropped).is_some() {
+    /// Records that a segment is resolved, and what it had accepted per lane. Again is no difference.
+    pub(super) fn resolve_segment(
+        &mut self,
+        resolved: ResolvedSegment,
+        accepted: &[(LaneId, u64)],
+    ) {
+        if self.segments.insert(resolved.segment, resolved).is_some() {
             return;
         }
-        self.changes.dropped.insert(dropped.segment);
+        self.changes.segments.insert(resolved.segment);
         for (id, count) in accepted {
             self.totals(*id).accepted_base += count;
         }
     }
 
-    /// Forgets a dropped segment of which nothing is left.
-    pub(super) fn forget_dropped(&mut self, segment: u64) {
-        if self.dropped.remove(&segment).is_some() {
-            self.changes.dropped.insert(segment);
+    /// Forgets a resolved segment whose database is gone.
+    pub(super) fn forget_segment(&mut self, segment: u64) {
+        if self.segments.remove(&segment).is_some() {
+            self.changes.segments.insert(segment);
         }
     }
 
@@ -360,9 +365,19 @@ impl Memory {
         }
     }
 
-    /// Segments dropped and not forgotten.
-    pub(super) fn dropped(&self) -> Vec<Dropped> {
-        self.dropped.values().copied().collect()
+    /// Segments resolved and not forgotten.
+    pub(super) fn resolved_segments(&self) -> Vec<ResolvedSegment> {
+        self.segments.values().copied().collect()
+    }
+
+    /// Whether a segment is counted in the base.
+    pub(super) fn is_counted(&self, segment: u64) -> bool {
+        self.segments.contains_key(&segment)
+    }
+
+    /// Where something was resolved since this was last asked.
+    pub(super) fn take_touched(&mut self) -> Touched {
+        std::mem::take(&mut self.touched)
     }
 
     /// The highest sequence that anything here names.
@@ -379,7 +394,7 @@ impl Memory {
                 .flatten()
         });
         lanes
-            .chain(self.dropped.values().map(|dropped| dropped.last.0))
+            .chain(self.segments.values().map(|segment| segment.last.0))
             .max()
             .unwrap_or(0)
     }
@@ -397,6 +412,8 @@ impl Memory {
     /// Takes what changed, to be written. Ends with `written` or `not_written`.
     pub(super) fn take(&mut self) -> Batch {
         let changes = std::mem::take(&mut self.changes);
+        self.touched
+            .extend(changes.chunks.iter().map(|(_, number)| *number));
         let chunk_of = |(id, number): &(LaneId, u64)| {
             let chunk = self.lanes.get(id)?.chunks.get(number)?;
             Some((*id, *number, chunk.clone()))
@@ -421,10 +438,10 @@ impl Memory {
                 .iter()
                 .map(|(letter, change)| (*letter, change.clone()))
                 .collect(),
-            dropped: changes
-                .dropped
+            segments: changes
+                .segments
                 .iter()
-                .map(|segment| (*segment, self.dropped.get(segment).copied()))
+                .map(|segment| (*segment, self.segments.get(segment).copied()))
                 .collect(),
             stale: self
                 .stale
@@ -451,7 +468,7 @@ impl Memory {
         let later = std::mem::take(&mut self.changes);
         earlier.lanes.extend(later.lanes);
         earlier.chunks.extend(later.chunks);
-        earlier.dropped.extend(later.dropped);
+        earlier.segments.extend(later.segments);
         earlier.settlements += later.settlements;
         for (key, attempts) in later.retries {
             earlier.retries.entry(key).or_default().extend(attempts);
@@ -478,7 +495,7 @@ impl Memory {
                 self.changes.retries.entry((*id, *sequence)).or_default();
             }
         }
-        self.changes.dropped.extend(self.dropped.keys());
+        self.changes.segments.extend(self.segments.keys());
     }
 
     fn totals(&mut self, id: LaneId) -> &mut Totals {
@@ -585,6 +602,15 @@ impl LaneView<'_> {
                 chunk.count(first.0.max(start), last.0.min(chunk::end_of(start)))
             })
             .sum()
+    }
+
+    /// How many of `count` deliveries, all that the lane has in `first..=last`, are not resolved.
+    pub(crate) fn unresolved_of(&self, count: u64, first: Sequence, last: Sequence) -> u64 {
+        // Everything below the floor is resolved; its bits are gone.
+        if last < self.floor() {
+            return 0;
+        }
+        count.saturating_sub(self.count_resolved(first, last))
     }
 
     /// Counts of the lane.

@@ -24,7 +24,7 @@ pub use dead_letters::{DeadLetters, LetterError};
 pub use handle::NotDurable;
 pub(crate) use handle::{Opened, Progress, ProgressOptions};
 pub(crate) use letter::LetterNumbers;
-pub(crate) use memory::{Dropped, Totals};
+pub(crate) use memory::{LaneView, ResolvedSegment, Totals};
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wayhold_model::{DestinationId, LaneId, Sequence};
 
-use super::core::Shard;
+use super::core::{Held, Shard};
 use super::index_file::Identified;
 use crate::delivery::LaneTotals;
 use crate::error::ReadError;
@@ -43,26 +43,22 @@ impl Shard {
             .collect();
         self.progress.view(lane, |view| {
             let unresolved = spans.iter().map(|(first, last, count)| {
-                // Everything below the floor is resolved; its bits are gone.
-                if *last < view.floor().0 {
-                    return 0;
-                }
-                count.saturating_sub(view.count_resolved(Sequence(*first), Sequence(*last)))
+                view.unresolved_of(*count, Sequence(*first), Sequence(*last))
             });
             unresolved.sum::<u64>() + view.totals().redriving
         })
     }
 
-    /// Counts of settlements, and the obligations of a lane: those of segments that were dropped and
-    /// those of segments that are held. A segment is recorded as dropped, which takes a sync, before it
-    /// leaves the list; holding the list meanwhile counts it once.
+    /// Counts of settlements, and the obligations of a lane: those of segments that were found resolved and
+    /// those of the others. A segment is recorded as resolved, which takes a sync, before it leaves the
+    /// list; holding the list meanwhile counts it once.
     fn accepted(&self, lane: LaneId, destination: DestinationId) -> (Totals, u64) {
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        let (settled, dropped) = self.progress.totals_and_dropped(lane);
-        let is_dropped = |number| dropped.iter().any(|dropped| dropped.segment == number);
+        let numbers = segments.iter().map(|segment| segment.number());
+        let (settled, counted) = self.progress.totals_and_counted(lane, numbers);
         let held = segments
             .iter()
-            .filter(|segment| !is_dropped(segment.number()))
+            .filter(|segment| !counted.contains(&segment.number()))
             .map(|segment| segment.count(destination));
         (settled, settled.accepted_base + held.sum::<u64>())
     }
@@ -72,10 +68,8 @@ impl Shard {
     pub(crate) fn restore_base(&self, saved: &[(LaneId, Sequence)]) {
         for (lane, sequence) in saved {
             let is_held = self
-                .segments()
-                .iter()
-                .filter_map(|segment| segment.span())
-                .any(|(first, last)| (first..=last).contains(&sequence.0));
+                .segment_of(sequence.0)
+                .is_some_and(|(_, held)| held == Held::Whole);
             if !is_held {
                 self.progress.add_accepted_base(*lane, 1);
             }
@@ -117,17 +111,13 @@ impl Shard {
     /// Sizes and counts.
     pub(crate) fn figures(&self) -> Figures {
         let segments = self.segments();
-        let remembered = self
-            .remembered
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let retained = self.retained();
+        let known = self.known();
         let now = self.clock.now().as_micros();
         let closed = segments
             .iter()
             .filter(|segment| segment.is_closed())
             .count() as u64;
-        let all = segments.iter().chain(&remembered);
         let state = self
             .disk
             .list(&self.dir)
@@ -139,8 +129,10 @@ impl Shard {
             // The active one and the prepared one.
             segments_active: segments.len() as u64 - closed + 1,
             segments_closed: closed,
+            segments_retained: retained.len() as u64,
             segment_bytes: segments.iter().map(|segment| load(&segment.bytes)).sum(),
-            index_bytes: all.map(|segment| segment.index_bytes()).sum(),
+            retained_bytes: retained.iter().map(|segment| load(&segment.bytes)).sum(),
+            index_bytes: known.iter().map(|segment| segment.index_bytes()).sum(),
             state_bytes: state
                 .map(|name| self.disk.len(&self.dir.join(name)).unwrap_or(0))
                 .sum(),

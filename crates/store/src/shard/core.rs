@@ -32,8 +32,11 @@ pub(crate) struct Shard {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) hash_seed: u64,
-    /// Segments with a database, ascending by number and by sequence; the last is active.
+    /// Segments with something unresolved, and those that take rows, ascending by number and by
+    /// sequence; the last is active.
     pub(crate) segments: RwLock<Vec<Arc<Segment>>>,
+    /// Segments of which everything is resolved and whose database is kept for the retention, ascending.
+    pub(crate) retained: RwLock<Vec<Arc<Segment>>>,
     /// Segments of which only the index file is left, ascending.
     pub(crate) remembered: RwLock<Vec<Arc<Segment>>>,
     pub(crate) readers: Readers,
@@ -77,12 +80,42 @@ impl Shard {
             .map(|record| record.lane)
     }
 
-    /// Segments with a database, ascending.
+    /// Segments with something unresolved and those that take rows, ascending.
     pub(crate) fn segments(&self) -> Vec<Arc<Segment>> {
-        self.segments
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        copied(&self.segments)
+    }
+
+    /// Resolved segments whose database is kept, ascending.
+    pub(crate) fn retained(&self) -> Vec<Arc<Segment>> {
+        copied(&self.retained)
+    }
+
+    /// Every segment that is known by its index or more, ascending.
+    pub(crate) fn known(&self) -> Vec<Arc<Segment>> {
+        // In the order in which a segment moves, so that none is missed on its way.
+        let mut known = self.segments();
+        known.extend(self.retained());
+        known.extend(copied(&self.remembered));
+        known.sort_unstable_by_key(|segment| segment.number());
+        known.dedup_by_key(|segment| segment.number());
+        known
+    }
+
+    /// Events of segments with a database.
+    pub(crate) fn held_rows(&self) -> usize {
+        let rows = |list: &RwLock<Vec<Arc<Segment>>>| -> usize {
+            let list = list.read().unwrap_or_else(PoisonError::into_inner);
+            list.iter().map(|segment| segment.rows()).sum()
+        };
+        rows(&self.segments) + rows(&self.retained)
+    }
+
+    /// Closed segments with something unresolved, from this number on.
+    pub(crate) fn closed_from(&self, number: u64) -> Vec<Arc<Segment>> {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let from = segments.partition_point(|segment| segment.number() < number);
+        let new = segments.get(from..).unwrap_or_default().iter();
+        new.filter(|segment| segment.is_closed()).cloned().collect()
     }
 
     /// A new segment takes over as the active one.
@@ -93,20 +126,23 @@ impl Shard {
             .push(segment);
     }
 
+    /// A resolved segment is kept for the retention; lanes and accounts look at it no more.
+    pub(crate) fn retain_segment(&self, segment: &Arc<Segment>) {
+        self.space.keep(segment.bytes.load(Ordering::Relaxed));
+        insert(&self.retained, segment);
+        remove(&self.segments, segment.number());
+    }
+
     /// A segment whose database is gone is remembered by its index file.
     pub(crate) fn remember_segment(&self, segment: &Arc<Segment>) {
-        let mut remembered = self
-            .remembered
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        remembered.push(Arc::clone(segment));
-        // Segments are dropped in any order; look-ups expect them ascending.
-        remembered.sort_unstable_by_key(|segment| segment.number());
-        drop(remembered);
-        self.segments
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|other| other.number() != segment.number());
+        insert(&self.remembered, segment);
+        remove(&self.retained, segment.number());
+        self.space.give_back(segment.bytes.load(Ordering::Relaxed));
+    }
+
+    /// A segment that never held anything leaves no trace.
+    pub(crate) fn forget_empty(&self, segment: &Segment) {
+        remove(&self.segments, segment.number());
     }
 
     /// The segment, with a database or without, that holds a sequence.
@@ -116,19 +152,18 @@ impl Shard {
                 .span()
                 .is_some_and(|(first, last)| (first..=last).contains(&sequence))
         };
-        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(segment) = segments.iter().rev().find(holds) {
-            return Some((Arc::clone(segment), Held::Whole));
-        }
-        let remembered = self
-            .remembered
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        remembered
-            .iter()
-            .rev()
-            .find(holds)
-            .map(|segment| (Arc::clone(segment), Held::IndexOnly))
+        // In the order in which a segment moves, so that none is missed on its way.
+        [
+            (&self.segments, Held::Whole),
+            (&self.retained, Held::Whole),
+            (&self.remembered, Held::IndexOnly),
+        ]
+        .into_iter()
+        .find_map(|(list, held)| {
+            let list = list.read().unwrap_or_else(PoisonError::into_inner);
+            let segment = list.iter().rev().find(holds)?;
+            Some((Arc::clone(segment), held))
+        })
     }
 
     /// One event, from memory or disk.
@@ -198,6 +233,23 @@ impl Shard {
         }
         failed
     }
+}
+
+fn copied(list: &RwLock<Vec<Arc<Segment>>>) -> Vec<Arc<Segment>> {
+    list.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Segments move in any order; look-ups expect them ascending.
+fn insert(list: &RwLock<Vec<Arc<Segment>>>, segment: &Arc<Segment>) {
+    let mut list = list.write().unwrap_or_else(PoisonError::into_inner);
+    let at = list.partition_point(|other| other.number() < segment.number());
+    list.insert(at, Arc::clone(segment));
+}
+
+fn remove(list: &RwLock<Vec<Arc<Segment>>>, number: u64) {
+    list.write()
+        .unwrap_or_else(PoisonError::into_inner)
+        .retain(|segment| segment.number() != number);
 }
 
 /// How much of an event is still held.

@@ -8,6 +8,7 @@
 //! rows       per event, ascending: sequence - first u32, accepted_at u64, id hash u128, fingerprint u64
 //! keys       per event with a key, ascending: key hash u64, sequence - first u32
 //! lists      per lane, in the directory's order: sequence - first u32 each, ascending
+//! resolved   once nothing is unresolved: magic "RESOLVED", when u64, checksum u64
 //! ```
 //! Opening reads header and directory alone, so that a start does not grow with the backlog.
 //! All little-endian; checksums are XXH3-64 seeded with the segment's uuid. A fingerprint of zero says
@@ -33,6 +34,8 @@ const HEADER_BYTES: usize = SECTIONS_AT + SECTIONS * 16 + 8;
 const DIRECTORY_ENTRY_BYTES: usize = 4 + 4;
 const ROW_BYTES: usize = 4 + 8 + 16 + 8;
 const KEY_BYTES: usize = 8 + 4;
+const NOTE_MAGIC: &[u8; 8] = b"RESOLVED";
+const NOTE_BYTES: usize = 8 + 8 + 8;
 
 /// Who a segment is; repeated in its database and its index file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +78,13 @@ pub(crate) struct IndexFile {
     pub(crate) rows: usize,
     /// Obligations per destination.
     pub(crate) counts: BTreeMap<DestinationId, u64>,
+    /// Bytes of header and sections.
     pub(crate) bytes: u64,
     /// When its last event was accepted, in microseconds since the epoch.
     pub(crate) newest: u64,
+    /// When everything was found resolved, in microseconds since the epoch; 0 where the file does not say
+    /// that. Progress says it first; this is for the case that progress is lost.
+    pub(crate) resolved_at: u64,
 }
 
 /// A whole index file in memory.
@@ -108,16 +115,17 @@ impl IndexFile {
             counts: recent.counts().clone(),
             bytes: bytes.len() as u64,
             newest: entries.last().map_or(0, |entry| entry.accepted_at),
+            resolved_at: 0,
         })
     }
 
     /// Opens an index file: reads header and directory.
     pub(crate) fn open(disk: &dyn Disk, path: &Path) -> Result<Self, IndexError> {
-        let bytes = disk.len(path)?;
+        let length = disk.len(path)?;
         let header = Header::decode(&disk.read_range(path, 0, HEADER_BYTES)?)?;
         let sections = header.sections.iter().map(|(length, _)| *length as u64);
-        let expected = sections.fold(HEADER_BYTES as u64, u64::saturating_add);
-        if expected != bytes {
+        let bytes = sections.fold(HEADER_BYTES as u64, u64::saturating_add);
+        if !(bytes..=bytes.saturating_add(NOTE_BYTES as u64)).contains(&length) {
             return Err(IndexError::Damaged("its length does not match its header"));
         }
         let [(length, check), ..] = header.sections;
@@ -127,6 +135,7 @@ impl IndexFile {
                 "its directory does not match its checksum",
             ));
         }
+        let note = disk.read_range(path, bytes, NOTE_BYTES)?;
         let counts = directory
             .chunks_exact(DIRECTORY_ENTRY_BYTES)
             .map(|lane| (DestinationId(word(lane, 0)), u64::from(word(lane, 4))))
@@ -140,7 +149,16 @@ impl IndexFile {
             counts,
             bytes,
             newest: header.newest,
+            resolved_at: Note::decode(&note, header.identity).unwrap_or(0),
         })
+    }
+
+    /// Notes durably, behind the last section, that everything is resolved since `at`. What a crash leaves
+    /// of it says nothing and harms nothing.
+    pub(crate) fn note_resolved(&self, disk: &dyn Disk, at: u64) -> std::io::Result<()> {
+        let file = disk.overwrite(&self.path)?;
+        file.write_at(&Note::encode(at, self.identity), self.bytes)?;
+        file.sync()
     }
 
     /// The entry of one sequence, read alone: only where the file was verified as a whole before. That
@@ -302,6 +320,25 @@ impl From<&Entry> for Identified {
     }
 }
 
+/// What stands behind the sections of a file whose events are all resolved.
+struct Note;
+
+impl Note {
+    fn encode(at: u64, identity: Identity) -> Vec<u8> {
+        let mut bytes = NOTE_MAGIC.to_vec();
+        bytes.extend(at.to_le_bytes());
+        let check = hash::checksum(&bytes, identity.check_seed());
+        bytes.extend(check.to_le_bytes());
+        bytes
+    }
+
+    /// When; `None` where this is no whole note.
+    fn decode(note: &[u8], identity: Identity) -> Option<u64> {
+        let at = long(note, NOTE_MAGIC.len());
+        (note == Self::encode(at, identity)).then_some(at)
+    }
+}
+
 struct Header {
     identity: Identity,
     first: u64,
@@ -436,7 +473,7 @@ fn decode(bytes: &[u8]) -> Result<(Header, Loaded), IndexError> {
     let [directory, rows, keys, lists] = sections.as_slice() else {
         return Err(IndexError::Damaged("a section is missing"));
     };
-    if !rest.is_empty() {
+    if rest.len() > NOTE_BYTES {
         return Err(IndexError::Damaged("it goes on after its last section"));
     }
     let lanes = split_lists(directory, lists)

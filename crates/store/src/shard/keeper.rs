@@ -1,9 +1,12 @@
-//! Keeps a shard in order beside its writer: writes index files, syncs the mark, unlinks what is
-//! resolved, forgets ids that have left the window, watches the disk. A second thread checkpoints closed
-//! segments, which takes longer.
+//! Keeps a shard in order beside its writer: writes index files, syncs the mark, finds segments of which
+//! everything is resolved, forgets ids that have left the window, watches the disk. A second thread
+//! checkpoints closed segments, which takes longer, and a third removes what was kept long enough
+//! (`remover`).
 //!
-//! Nothing here is on the way of an event; a crash between two steps is completed at the next start.
+//! Nothing here is on the way of an event; a crash between two steps is completed at the next start. A
+//! round costs as much as changed since the one before, not as much as is held.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,13 +19,14 @@ use super::index_file::IndexError;
 use super::segment::Segment;
 use super::segment_file;
 use crate::disk::{Overwrite, unlink_database};
-use crate::progress::{Dropped, NotDurable};
+use crate::progress::{LaneView, NotDurable, ResolvedSegment};
 
 /// How often resolved segments are looked for: cleaning is not urgent, and each look costs a little.
 const CLEAN_EVERY: Duration = Duration::from_millis(250);
 
-/// Segments that one round drops, each for a few syncs: the mark and closed segments wait meanwhile.
-const DROPS_PER_ROUND: usize = 8;
+/// Segments that one round records as resolved, each for two syncs: the mark and closed segments wait
+/// meanwhile.
+const RESOLVED_PER_ROUND: usize = 8;
 
 /// How often an idle checkpointer looks for work.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
@@ -30,18 +34,30 @@ const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
 /// Runs rounds until told to stop.
 pub(crate) fn run(shard: &Shard, mark: &dyn Overwrite, stop: &AtomicBool) {
     let mut cleaned = Instant::now();
+    let mut work = Work::default();
     while !stop.load(Ordering::Acquire) {
         shard.keeper.await_wake(shard.options.mark_sync);
-        index(shard);
+        index(shard, &mut work);
         sync_mark(shard, mark);
         shard.space.check();
         if cleaned.elapsed() >= CLEAN_EVERY {
-            clean(shard);
+            clean(shard, &mut work.due);
             cleaned = Instant::now();
         }
         shard.keeper.round_ended();
     }
 }
+
+/// What a round goes on with.
+#[derive(Default)]
+struct Work {
+    /// Every closed segment of a lower number has its index file and was once due.
+    seen_below: u64,
+    due: Due,
+}
+
+/// Closed segments that are to be looked at, by number: they are new, or something of them was resolved.
+type Due = BTreeMap<u64, Arc<Segment>>;
 
 /// Checkpoints closed segments until told to stop.
 pub(crate) fn run_checkpoints(shard: &Shard, stop: &AtomicBool) {
@@ -60,23 +76,32 @@ pub(crate) fn run_checkpoints(shard: &Shard, stop: &AtomicBool) {
     }
 }
 
-/// Writes the index files of closed segments.
-fn index(shard: &Shard) {
-    for segment in shard
-        .segments()
-        .iter()
-        .filter(|segment| segment.is_closed() && !segment.is_indexed())
-    {
-        let Err(error) = segment.write_index(shard.disk.as_ref()) else {
-            continue;
+/// Writes the index files of segments that were closed.
+fn index(shard: &Shard, work: &mut Work) {
+    let mut failed = None;
+    for segment in shard.closed_from(work.seen_below) {
+        let number = segment.number();
+        // Not asked of one that has it: its checkpoint may be under way, and take long.
+        let written = match segment.is_indexed() {
+            true => Ok(()),
+            false => segment.write_index(shard.disk.as_ref()),
         };
-        if error.kind() == std::io::ErrorKind::StorageFull {
-            shard.space.exhausted();
+        match written {
+            Ok(()) => {
+                work.due.insert(number, segment);
+                work.seen_below = failed.unwrap_or(number + 1);
+            }
+            Err(error) => {
+                if error.kind() == std::io::ErrorKind::StorageFull {
+                    shard.space.exhausted();
+                }
+                shard.condition.degraded(format!(
+                    "{} cannot be written: {error}",
+                    segment.index_path.display()
+                ));
+                failed = failed.or(Some(number));
+            }
         }
-        shard.condition.degraded(format!(
-            "{} cannot be written: {error}",
-            segment.index_path.display()
-        ));
     }
 }
 
@@ -90,28 +115,65 @@ fn sync_mark(shard: &Shard, mark: &dyn Overwrite) {
     }
 }
 
-/// Unlinks segments of which nothing is unresolved, and index files that have left the window.
-fn clean(shard: &Shard) {
-    let mut dropped = 0;
-    for segment in shard.segments() {
-        if !segment.is_closed() || !segment.is_indexed() {
-            continue;
+/// Records segments of which nothing is unresolved, and unlinks index files that have left the window.
+fn clean(shard: &Shard, due: &mut Due) {
+    let touched = shard.progress.take_touched();
+    if !touched.is_empty() {
+        let touches = |segment: &Segment| {
+            let span = segment.span();
+            span.is_some_and(|(first, last)| touched.meets(Sequence(first), Sequence(last)))
+        };
+        let segments = shard
+            .segments
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        due.extend(
+            segments
+                .iter()
+                .filter(|segment| segment.is_closed() && segment.is_indexed() && touches(segment))
+                .map(|segment| (segment.number(), Arc::clone(segment))),
+        );
+    }
+    if !due.is_empty() {
+        look_at(shard, due);
+        raise_floors(shard);
+    }
+    forget(shard);
+}
+
+/// Looks at segments of which something was resolved; those that it could not finish stay due.
+fn look_at(shard: &Shard, due: &mut Due) {
+    let mut left = RESOLVED_PER_ROUND;
+    due.retain(|_, segment| {
+        if left == 0 {
+            return true;
         }
         if segment.rows() == 0 {
-            drop_empty(shard, &segment);
-        } else if is_resolved(shard, &segment) {
-            // Progress says in health why it cannot record; the segments stay until it can.
-            if drop_segment(shard, &segment).is_err() {
-                break;
-            }
-            dropped += 1;
-            if dropped == DROPS_PER_ROUND {
-                break;
+            return !drop_empty(shard, segment);
+        }
+        match look(shard, segment) {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(error) => {
+                shard
+                    .condition
+                    .degraded(format!("{} {error}", segment.index_path.display()));
+                // Not known to be resolved, so it is kept. What can be read later is looked at again.
+                return matches!(error, IndexError::Read(_));
             }
         }
-    }
-    raise_floors(shard);
-    forget(shard);
+        match retain(shard, segment) {
+            Ok(done) => {
+                left -= usize::from(done);
+                !done
+            }
+            // Progress says in health why it cannot record; the segments stay until it can.
+            Err(NotDurable) => {
+                left = 0;
+                true
+            }
+        }
+    });
 }
 
 /// Everything before the first segment that is held is resolved.
@@ -133,57 +195,48 @@ fn raise_floors(shard: &Shard) {
     }
 }
 
-/// Whether every delivery of a segment is resolved. Remembers per lane the first that is not, so that a
-/// stuck segment costs one look and a draining one is walked once.
-fn is_resolved(shard: &Shard, segment: &Segment) -> bool {
-    let mut from = segment
-        .unresolved_from
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    for destination in segment.counts().into_keys() {
-        let Some(lane) = shard.lane_of(destination) else {
-            return false;
-        };
-        let known = from.get(&destination).copied();
-        if known == Some(RESOLVED) {
-            continue;
+/// Whether every delivery of a segment is resolved: first by the counts, which costs no reading, then, once
+/// they say so, by every single delivery.
+fn look(shard: &Shard, segment: &Segment) -> Result<bool, IndexError> {
+    let Some((first, last)) = segment.span() else {
+        return Ok(false);
+    };
+    let (first, last) = (Sequence(first), Sequence(last));
+    let counts = segment.counts();
+    let lanes: Option<Vec<(DestinationId, LaneId, u64)>> = counts
+        .into_iter()
+        .map(|(destination, count)| Some((destination, shard.lane_of(destination)?, count)))
+        .collect();
+    let Some(lanes) = lanes else {
+        return Ok(false);
+    };
+    for (_, lane, count) in &lanes {
+        let unresolved = |view: LaneView<'_>| view.unresolved_of(*count, first, last);
+        if shard.progress.view(*lane, unresolved) > 0 {
+            return Ok(false);
         }
-        if let Some(sequence) = known
-            && !shard
-                .progress
-                .view(lane, |view| view.is_resolved(Sequence(sequence)))
-        {
-            return false;
-        }
-        match first_unresolved(shard, segment, destination, lane, known.unwrap_or(0)) {
-            Ok(Some(sequence)) => {
-                from.insert(destination, sequence);
-                return false;
-            }
-            Ok(None) => from.insert(destination, RESOLVED),
-            Err(error) => {
-                shard
-                    .condition
-                    .degraded(format!("{} {error}", segment.index_path.display()));
-                // Not known to be resolved, so it is kept.
-                return false;
-            }
-        };
     }
-    true
+    for (destination, lane, _) in lanes {
+        let unresolved = match first_unresolved(shard, segment, destination, lane) {
+            Err(error) if shard.mend_index(segment, &error) => {
+                first_unresolved(shard, segment, destination, lane)
+            }
+            looked => looked,
+        };
+        if unresolved?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
-
-/// In `Segment::unresolved_from`: nothing of the lane is unresolved.
-const RESOLVED: u64 = u64::MAX;
 
 fn first_unresolved(
     shard: &Shard,
     segment: &Segment,
     destination: DestinationId,
     lane: LaneId,
-    after: u64,
 ) -> Result<Option<u64>, IndexError> {
-    let sequences = segment.lane_after(shard.disk.as_ref(), destination, after, usize::MAX)?;
+    let sequences = segment.lane_after(shard.disk.as_ref(), destination, 0, usize::MAX)?;
     Ok(shard.progress.view(lane, |view| {
         sequences
             .into_iter()
@@ -191,52 +244,42 @@ fn first_unresolved(
     }))
 }
 
-/// Records durably that a segment is dropped, then unlinks it. In this order a crash between the two is
-/// completed at the next start, and the accounting counts its events once.
-fn drop_segment(shard: &Shard, segment: &Arc<Segment>) -> Result<(), NotDurable> {
-    // Its WAL may be on its way into the database.
+/// Records durably that a segment is resolved and counted, once; from then on it is kept for the
+/// retention. `false` where its files are being changed: later.
+fn retain(shard: &Shard, segment: &Arc<Segment>) -> Result<bool, NotDurable> {
     let (Some((first, last)), Ok(_changing)) = (segment.span(), segment.files.try_lock()) else {
-        return Ok(());
+        return Ok(false);
     };
     let accepted: Vec<(LaneId, u64)> = segment
         .counts()
         .into_iter()
         .filter_map(|(destination, count)| Some((shard.lane_of(destination)?, count)))
         .collect();
-    let dropped = Dropped {
+    let resolved = ResolvedSegment {
         segment: segment.number(),
         first: Sequence(first),
         last: Sequence(last),
     };
-    shard.progress.drop_segment(dropped, &accepted)?;
-    segment.set_dropped();
-    if !shard.readers.close(segment.number()) {
-        // Somebody looks at it; the next round finds them gone.
-        return Ok(());
+    shard.progress.resolve_segment(resolved, &accepted)?;
+    let now = shard.clock.now().as_micros();
+    if let Err(error) = segment.note_resolved(shard.disk.as_ref(), now) {
+        // Only if progress is lost as well would its deliveries be repeated.
+        warn!(segment = segment.number(), %error, "an index file cannot say that its segment is resolved");
     }
-    shard.remember_segment(segment);
-    if let Err(error) = unlink_database(shard.disk.as_ref(), &segment.path) {
-        warn!(segment = segment.number(), %error, "a resolved segment cannot be unlinked; the next start does");
-        return Ok(());
-    }
-    shard.progress.forget_dropped(segment.number());
-    debug!(segment = segment.number(), "segment dropped");
-    Ok(())
+    segment.measure(shard.disk.as_ref());
+    shard.retain_segment(segment);
+    debug!(segment = segment.number(), "segment resolved");
+    Ok(true)
 }
 
 /// Unlinks a segment that failed before its first row was acknowledged. The index file goes last: it says
-/// that the database holds nothing.
-fn drop_empty(shard: &Shard, segment: &Arc<Segment>) {
+/// that the database holds nothing. `false` where its files are being changed: later.
+fn drop_empty(shard: &Shard, segment: &Segment) -> bool {
     let Ok(_changing) = segment.files.try_lock() else {
-        return;
+        return false;
     };
     segment.set_dropped();
-    shard.remember_segment(segment);
-    shard
-        .remembered
-        .write()
-        .unwrap_or_else(PoisonError::into_inner)
-        .retain(|other| other.number() != segment.number());
+    shard.forget_empty(segment);
     for removed in [
         unlink_database(shard.disk.as_ref(), &segment.path),
         shard.disk.unlink(&segment.index_path),
@@ -245,13 +288,14 @@ fn drop_empty(shard: &Shard, segment: &Arc<Segment>) {
             warn!(segment = segment.number(), %error, "an empty segment cannot be unlinked; the next start does");
         }
     }
+    true
 }
 
 /// Unlinks index files whose every id has left the window, by time or by number.
 fn forget(shard: &Shard) {
     let window = u64::try_from(shard.options.window.as_micros()).unwrap_or(u64::MAX);
     let oldest = shard.clock.now().as_micros().saturating_sub(window);
-    let mut rows: usize = shard.segments().iter().map(|segment| segment.rows()).sum();
+    let mut rows = shard.held_rows();
     let mut remembered = shard
         .remembered
         .write()
@@ -287,7 +331,8 @@ fn due_for_checkpoint(shard: &Shard) -> Vec<Arc<Segment>> {
 
 fn checkpoint(shard: &Shard, segment: &Segment) {
     let _changing = segment.files.lock().unwrap_or_else(PoisonError::into_inner);
-    if segment.is_dropped() {
+    // It may have become resolved while it waited: then nobody needs it to be shorter.
+    if segment.resolved_at().is_some() || segment.is_dropped() {
         return;
     }
     match segment_file::checkpoint(&segment.path, shard.options.vfs.as_deref()) {

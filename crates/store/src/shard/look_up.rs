@@ -1,7 +1,7 @@
 //! Finding events of a shard again, by identity and by place; of those that are resolved and gone, what
 //! the index files still remember.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use wayhold_model::Timestamp;
 
@@ -18,16 +18,7 @@ impl Shard {
             return self.found(known.sequence);
         }
         // Beyond the window, and for ids that were made here: every index is asked, newest first.
-        let mut segments = self.segments();
-        segments.extend(
-            self.remembered
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .iter()
-                .cloned(),
-        );
-        segments.sort_unstable_by_key(|segment| std::cmp::Reverse(segment.number()));
-        for segment in segments {
+        for segment in self.known().iter().rev() {
             // A damaged index is named in health; the others still answer.
             if let Ok(Some(found)) = segment.find(self.disk.as_ref(), id_hash) {
                 return self.found(found.sequence);

@@ -12,6 +12,7 @@ pub(crate) mod recent;
 
 pub(crate) mod open;
 pub(crate) mod recovery;
+mod resolved;
 pub(crate) mod restore;
 
 mod account;
@@ -21,4 +22,6 @@ pub(crate) mod mark;
 mod mend;
 pub(crate) mod preparer;
 pub(crate) mod readers;
+mod remover;
+mod retention;
 pub(crate) mod tail;

@@ -16,6 +16,7 @@ use super::mark::MARK;
 use super::preparer::{self, Recipe};
 use super::readers::Readers;
 use super::recovery::{Opening, Recovered};
+use super::remover;
 use super::tail::Tail;
 use super::writer::{Order, Start, Writer};
 use crate::catalog::Catalog;
@@ -92,12 +93,12 @@ impl Surroundings {
         let recovery = Recovery {
             unclean: recovered.unclean,
             unproven: recovered.unproven,
-            segments: recovered.segments.len() as u64,
+            segments: (recovered.segments.len() + recovered.retained.len()) as u64,
             findings: Vec::new(),
             took: Duration::ZERO,
         };
         // The newest segment was made just now.
-        if opened.is_fresh && recovered.segments.len() > 1 {
+        if opened.is_fresh && recovered.segments.len() + recovered.retained.len() > 1 {
             condition.degraded(
                 "no progress was found beside segments; their deliveries may be repeated"
                     .to_owned(),
@@ -159,6 +160,7 @@ impl Surroundings {
             tail: Tail::new(self.options.tail_bytes, start.next),
             newest: AtomicU64::new(start.next - 1),
             segments: RwLock::new(recovered.segments),
+            retained: RwLock::new(Vec::new()),
             remembered: RwLock::new(recovered.remembered),
             unclean: recovered.unclean,
             hash_seed: self.catalog.hash_seed(),
@@ -176,6 +178,9 @@ impl Surroundings {
             keeper: Gate::default(),
             mark_dirty: AtomicBool::new(false),
         };
+        for segment in &recovered.retained {
+            shard.retain_segment(segment);
+        }
         (Arc::new(shard), start)
     }
 }
@@ -226,7 +231,11 @@ fn start_threads(
     let checkpointing = spawn(&thread_name(shard, "checkpoint"), move || {
         keeper::run_checkpoints(&closed, &until);
     })?;
-    let others = vec![preparing, keeping, checkpointing];
+    let (resolved, until) = (Arc::clone(shard), Arc::clone(&stop));
+    let removing = spawn(&thread_name(shard, "remove"), move || {
+        remover::run(&resolved, &until);
+    })?;
+    let others = vec![preparing, keeping, checkpointing, removing];
     Ok((
         orders,
         Threads {

@@ -18,6 +18,7 @@ use super::index_file::{IndexError, IndexFile};
 use super::mark::{MARK, Mark, MarkFile, Reach};
 use super::preparer::Recipe;
 use super::recent::Recent;
+use super::resolved::own_lane;
 use super::row::Row;
 use super::segment::{Segment, database_path, index_path};
 use super::segment_file::{SegmentError, SegmentReader};
@@ -31,7 +32,10 @@ const COPY_ROWS: usize = 4096;
 
 /// What was found and what goes on from there.
 pub(crate) struct Recovered {
+    /// With something unresolved, as far as progress knows, and the new one.
     pub(crate) segments: Vec<Arc<Segment>>,
+    /// Resolved, with a database.
+    pub(crate) retained: Vec<Arc<Segment>>,
     pub(crate) remembered: Vec<Arc<Segment>>,
     pub(crate) start: Start,
     /// Number of the next segment to make.
@@ -62,7 +66,7 @@ impl Opening<'_> {
     pub(crate) fn run(self) -> Result<Recovered, OpenError> {
         let (mark_file, mark) = MarkFile::open(self.disk(), &self.dir().join(MARK))
             .map_err(|error| unusable(&self.dir().join(MARK), &error))?;
-        let dropped = self.finish_drops()?;
+        let resolved = self.finish_removals()?;
         let files = self.sort_files()?;
         // Without a mark nobody knows how the last run ended, if there was one.
         let unclean = mark.map_or(!files.databases.is_empty(), |mark| !mark.clean);
@@ -71,7 +75,7 @@ impl Opening<'_> {
         let (mut segments, remembered) = self.indexed(&files)?;
         let mut left = self.unindexed(&files, &mark)?;
 
-        let number = files.highest.max(mark.newest()).max(dropped) + 1;
+        let number = files.highest.max(mark.newest()).max(resolved) + 1;
         let made = self.recipe.make(number);
         let made = made.map_err(|error| unusable(&database_path(self.dir(), number), &error))?;
         let mut active = Active {
@@ -95,9 +99,11 @@ impl Opening<'_> {
             mark,
         };
         self.move_mark(&mut start, newest)?;
+        let (retained, mut segments) = self.part_resolved(segments);
         segments.push(Arc::clone(&start.active.segment));
         Ok(Recovered {
             segments,
+            retained,
             remembered,
             start,
             next_number: number + 1,
@@ -106,25 +112,12 @@ impl Opening<'_> {
         })
     }
 
-    fn disk(&self) -> &dyn Disk {
+    pub(super) fn disk(&self) -> &dyn Disk {
         self.recipe.disk.as_ref()
     }
 
-    fn dir(&self) -> &Path {
+    pub(super) fn dir(&self) -> &Path {
         &self.recipe.dir
-    }
-
-    /// Unlinks what the last run had recorded as dropped; the highest number of it, which must not be
-    /// given again while that record may still be on disk.
-    fn finish_drops(&self) -> Result<u64, OpenError> {
-        let mut highest = 0;
-        for dropped in self.progress.dropped() {
-            let path = database_path(self.dir(), dropped.segment);
-            unlink_database(self.disk(), &path).map_err(|error| unusable(&path, &error))?;
-            self.progress.forget_dropped(dropped.segment);
-            highest = highest.max(dropped.segment);
-        }
-        Ok(highest)
     }
 
     fn sort_files(&self) -> Result<Files, OpenError> {
@@ -169,7 +162,7 @@ impl Opening<'_> {
             {
                 Ok(())
             }
-            // The database was unlinked in a drop that is known by its index file.
+            // The database was removed; its index file knows it.
             (Some(number), Some("db-wal" | "db-shm" | "db-journal"))
                 if files.indexes.contains(&number) =>
             {
@@ -177,8 +170,9 @@ impl Opening<'_> {
                     .unlink(&path)
                     .map_err(|error| unusable(&path, &error))
             }
-            // A whole file is only ever put in place by rename: a temporary name holds nothing.
-            _ if name.ends_with(".tmp") => self
+            // A database that is resolved and was being removed, and a temporary name: a whole file is only
+            // ever put in place by rename.
+            _ if name.ends_with(".tmp") || (number.is_some() && rest == Some("db.gone")) => self
                 .disk()
                 .unlink(&path)
                 .map_err(|error| unusable(&path, &error)),
@@ -258,21 +252,18 @@ impl Opening<'_> {
         segment
             .closed_at
             .store(self.now.as_micros().max(1), Ordering::Release);
-        let bytes = |path: &Path| self.disk().len(path).unwrap_or(0);
-        let mut wal = segment.path.clone().into_os_string();
-        wal.push("-wal");
-        let wal_bytes = bytes(Path::new(&wal));
+        let wal_bytes = segment.measure(self.disk());
         segment
             .checkpointed
             .store(wal_bytes == 0, Ordering::Relaxed);
-        segment
-            .bytes
-            .store(bytes(&segment.path) + wal_bytes, Ordering::Relaxed);
     }
 
-    /// Names a segment that should be there: it was never recorded as dropped and holds deliveries that
+    /// Names a segment that should be there: it was never found resolved and holds deliveries that
     /// are not resolved.
     fn report_missing(&self, segment: &Segment) {
+        if segment.resolved_at().is_some() {
+            return;
+        }
         let Ok(index) = segment.load(self.disk()) else {
             return;
         };
@@ -280,8 +271,7 @@ impl Opening<'_> {
             .counts()
             .into_keys()
             .map(|destination| {
-                // A destination's own lane has the destination's number.
-                let lane = wayhold_model::LaneId(destination.0);
+                let lane = own_lane(destination);
                 let sequences: Vec<u64> = index.lane_after(destination, 0).collect();
                 self.progress.view(lane, |view| {
                     sequences
@@ -563,7 +553,7 @@ struct Left {
     unproven: BTreeMap<u64, Row>,
 }
 
-fn unusable(path: &Path, error: &dyn std::fmt::Display) -> OpenError {
+pub(super) fn unusable(path: &Path, error: &dyn std::fmt::Display) -> OpenError {
     OpenError::Unusable {
         path: PathBuf::from(path),
         reason: error.to_string(),

@@ -2,7 +2,7 @@
 //! and no others, so that it takes as long with millions pending as with none.
 
 use std::cmp::Reverse;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::core::Shard;
 use super::segment::Segment;
@@ -11,15 +11,7 @@ use super::segment::Segment;
 pub(crate) fn restore_window(shards: &[Arc<Shard>]) {
     let mut segments: Vec<(&Arc<Shard>, Arc<Segment>)> = Vec::new();
     for shard in shards {
-        let remembered = shard
-            .remembered
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        let known = shard
-            .segments()
-            .into_iter()
-            .chain(remembered.iter().cloned());
-        segments.extend(known.map(|segment| (shard, segment)));
+        segments.extend(shard.known().into_iter().map(|segment| (shard, segment)));
     }
     segments.sort_by_cached_key(|(_, segment)| Reverse((segment.newest(), segment.number())));
     let mut rows = 0;

@@ -11,7 +11,7 @@ use wayhold_model::{DestinationId, DestinationSet};
 use super::index_file::{Identified, Identity, IndexError, IndexFile, SharedIndex};
 use super::recent::Recent;
 use super::row::Row;
-use crate::disk::Disk;
+use crate::disk::{Disk, with_suffix};
 
 /// One segment of a shard.
 pub(crate) struct Segment {
@@ -25,16 +25,16 @@ pub(crate) struct Segment {
     pub(crate) closed_at: AtomicU64,
     /// Whether its WAL was moved into its database.
     pub(crate) checkpointed: AtomicBool,
-    /// Bytes of its files, as of the last commit or checkpoint.
+    /// Bytes of its files, as of the last commit or checkpoint, or since it is resolved.
     pub(crate) bytes: AtomicU64,
-    /// Per destination the first sequence that was unresolved when last looked at.
-    pub(crate) unresolved_from: Mutex<BTreeMap<DestinationId, u64>>,
     /// Held by who changes its files: writes the index, moves the WAL, removes them.
     pub(crate) files: Mutex<()>,
     /// Whether the whole index file was held against its checksums since it was opened: from then on
     /// single rows of it are read.
     verified: AtomicBool,
-    /// Whether it is recorded as dropped: its database goes, or is gone.
+    /// When it was found resolved, in microseconds since the epoch; 0 before.
+    resolved_at: AtomicU64,
+    /// Whether its database goes, or is gone.
     dropped: AtomicBool,
 }
 
@@ -51,7 +51,10 @@ impl Segment {
 
     /// A sealed segment.
     pub(crate) fn indexed(dir: &Path, file: IndexFile) -> Self {
-        Self::with_index(dir, file.identity, Index::File(file))
+        let resolved_at = file.resolved_at;
+        let segment = Self::with_index(dir, file.identity, Index::File(file));
+        segment.resolved_at.store(resolved_at, Ordering::Release);
+        segment
     }
 
     fn with_index(dir: &Path, identity: Identity, index: Index) -> Self {
@@ -64,9 +67,9 @@ impl Segment {
             closed_at: AtomicU64::new(0),
             checkpointed: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
-            unresolved_from: Mutex::default(),
             files: Mutex::default(),
             verified: AtomicBool::new(false),
+            resolved_at: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
         }
     }
@@ -145,8 +148,26 @@ impl Segment {
     /// Puts an index file in the place of one that is damaged; the caller holds `files`.
     pub(crate) fn replace_index(&self, disk: &dyn Disk, recent: &Recent) -> std::io::Result<()> {
         let file = IndexFile::write(disk, &self.index_path, self.identity, recent)?;
+        if let Some(at) = self.resolved_at() {
+            file.note_resolved(disk, at)?;
+        }
         *self.index.write().unwrap_or_else(PoisonError::into_inner) = Index::File(file);
         Ok(())
+    }
+
+    /// Everything of it is resolved, since `at` in microseconds since the epoch. Also noted in its index
+    /// file, where that can be written; the caller holds `files`.
+    pub(crate) fn note_resolved(&self, disk: &dyn Disk, at: u64) -> std::io::Result<()> {
+        self.resolved_at.store(at.max(1), Ordering::Release);
+        match &*self.read() {
+            Index::File(file) => file.note_resolved(disk, at.max(1)),
+            Index::Memory(_) => Ok(()),
+        }
+    }
+
+    /// When everything of it was found resolved, in microseconds since the epoch.
+    pub(crate) fn resolved_at(&self) -> Option<u64> {
+        Some(self.resolved_at.load(Ordering::Acquire)).filter(|at| *at != 0)
     }
 
     /// At most `max` sequences of one lane above `after`.
@@ -283,6 +304,14 @@ impl Segment {
         Ok(index)
     }
 
+    /// Takes the sizes of its files; those of its WAL apart.
+    pub(crate) fn measure(&self, disk: &dyn Disk) -> u64 {
+        let bytes = |path: &Path| disk.len(path).unwrap_or(0);
+        let wal = bytes(&with_suffix(&self.path, "-wal"));
+        self.bytes.store(bytes(&self.path) + wal, Ordering::Relaxed);
+        wal
+    }
+
     /// Whether it is closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed_at.load(Ordering::Acquire) != 0
@@ -293,7 +322,7 @@ impl Segment {
         self.dropped.store(true, Ordering::Release);
     }
 
-    /// Whether its database goes, or is gone, because nothing of it is unresolved.
+    /// Whether its database goes, or is gone, because nobody needs it any more.
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
     }

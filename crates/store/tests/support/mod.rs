@@ -42,6 +42,8 @@ pub fn tiny() -> Options {
         min_free: Some(0),
         reserve_bytes: 4096,
         checkpoint_after: Duration::ZERO,
+        // Resolved segments go at once; suites about retention say how long they stay.
+        retention: Duration::ZERO,
         ..Options::default()
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::disk::Disk;
 use crate::progress::LetterError;
 use crate::progress::handle::NotDurable;
-use crate::progress::memory::Dropped;
+use crate::progress::memory::ResolvedSegment;
 
 #[test]
 fn a_flipped_byte_in_the_copy_of_an_event_is_named() {
@@ -282,13 +282,13 @@ fn a_full_disk_keeps_segments_and_operators_waiting_only_for_a_while() {
     for _ in 0..1_000 {
         shard.progress.inject(failure(ffi::SQLITE_FULL));
     }
-    let dropped = Dropped {
+    let resolved = ResolvedSegment {
         segment: 3,
         first: Sequence(1),
         last: Sequence(9),
     };
     assert_eq!(
-        shard.progress.drop_segment(dropped, &[(LANE, 4)]),
+        shard.progress.resolve_segment(resolved, &[(LANE, 4)]),
         Err(NotDurable)
     );
     assert!(matches!(
@@ -296,7 +296,10 @@ fn a_full_disk_keeps_segments_and_operators_waiting_only_for_a_while() {
         Err(LetterError::Unavailable { reason }) if reason.contains("space")
     ));
     shard.progress.clear_faults();
-    shard.progress.drop_segment(dropped, &[(LANE, 4)]).unwrap();
+    shard
+        .progress
+        .resolve_segment(resolved, &[(LANE, 4)])
+        .unwrap();
     letters.discard(id, "ada", "gone").unwrap();
     let totals = shard.killed().progress.totals(LANE);
     assert_eq!((totals.accepted_base, totals.discarded), (4, 1));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::progress::LetterError;
 use crate::progress::handle::NotDurable;
-use crate::progress::memory::Dropped;
+use crate::progress::memory::ResolvedSegment;
 
 #[test]
 fn a_settlement_is_seen_at_once_and_survives_a_restart() {
@@ -216,23 +216,23 @@ fn letter_numbers_are_never_reused() {
 }
 
 #[test]
-fn a_dropped_segment_moves_its_obligations_to_the_base_once() {
+fn a_resolved_segment_moves_its_obligations_to_the_base_once() {
     let shard = Shard::new();
-    let dropped = Dropped {
+    let resolved = ResolvedSegment {
         segment: 3,
         first: Sequence(1),
         last: Sequence(100),
     };
     let accepted = [(LANE, 40), (LaneId(2), 60)];
-    shard.progress.drop_segment(dropped, &accepted).unwrap();
+    shard.progress.resolve_segment(resolved, &accepted).unwrap();
     let shard = shard.killed();
-    assert_eq!(shard.progress.dropped(), [dropped]);
-    shard.progress.drop_segment(dropped, &accepted).unwrap();
+    assert_eq!(shard.progress.resolved_segments(), [resolved]);
+    shard.progress.resolve_segment(resolved, &accepted).unwrap();
     assert_eq!(shard.progress.totals(LANE).accepted_base, 40);
     assert_eq!(shard.progress.totals(LaneId(2)).accepted_base, 60);
-    shard.progress.forget_dropped(3);
+    shard.progress.forget_segment(3);
     let shard = shard.reopen();
-    assert_eq!(shard.progress.dropped(), []);
+    assert_eq!(shard.progress.resolved_segments(), []);
     assert_eq!(shard.progress.totals(LANE).accepted_base, 40);
 }
 

@@ -1,0 +1,150 @@
+//! Removes the databases of resolved segments once their retention is over. Paced, because the file
+//! system frees a large file in one piece of its journal, for which every sync of the writer waits.
+//!
+//! In this order: progress says durably that the segment is resolved and counted (the keeper did that), the
+//! database gets a name under which nobody opens it, its files are shortened and unlinked, progress forgets
+//! the segment, and the index file remembers it. After a crash between any two steps the next start
+//! finds either the database under its own name, and keeps it, or finishes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tracing::debug;
+
+use super::core::Shard;
+use super::retention::{Kept, Limits, over};
+use super::segment::Segment;
+use crate::disk::{DATABASE_SUFFIXES, leaving, with_suffix};
+
+/// How often it is looked for segments whose retention is over: space is given back that much later.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// A pause is this many times as long as the step before it took, so that removing takes a fixed share of
+/// the disk, however slow that is.
+const PAUSE_FACTOR: u32 = 4;
+
+/// Longest pause, so that a step that was slow once does not stop the removal.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+
+/// Removes segments until told to stop.
+pub(crate) fn run(shard: &Shard, stop: &AtomicBool) {
+    let pace = Pace { shard, stop };
+    while !stop.load(Ordering::Acquire) {
+        for segment in due(shard) {
+            pace.remove(&segment);
+            if stop.load(Ordering::Acquire) {
+                return;
+            }
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Segments whose retention is over, and those that a reader held when theirs was.
+fn due(shard: &Shard) -> Vec<Arc<Segment>> {
+    let retained = shard.retained();
+    if retained.is_empty() {
+        return retained;
+    }
+    let now = shard.clock.now().as_micros();
+    let kept: Vec<Kept> = retained
+        .iter()
+        .filter(|segment| !segment.is_dropped())
+        .map(|segment| Kept {
+            number: segment.number(),
+            bytes: segment.bytes.load(Ordering::Relaxed),
+            age: Duration::from_micros(now.saturating_sub(segment.resolved_at().unwrap_or(now))),
+        })
+        .collect();
+    let limits = Limits {
+        time: shard.options.retention,
+        bytes: shard.options.retention_bytes,
+        wanted: shard.space.wanted(),
+    };
+    let over = over(&kept, limits);
+    retained
+        .into_iter()
+        .filter(|segment| segment.is_dropped() || over.contains(&segment.number()))
+        .collect()
+}
+
+struct Pace<'a> {
+    shard: &'a Shard,
+    stop: &'a AtomicBool,
+}
+
+impl Pace<'_> {
+    /// Removes a segment, or leaves it for the next round where somebody still has it.
+    fn remove(&self, segment: &Arc<Segment>) {
+        let shard = self.shard;
+        // A checkpoint that began before it was resolved may be under way.
+        let Ok(_changing) = segment.files.try_lock() else {
+            return;
+        };
+        // What was found at the start may not be written yet; health says why it cannot be.
+        if shard.progress.durable_soon().is_err() {
+            return;
+        }
+        segment.set_dropped();
+        if !shard.readers.close(segment.number()) {
+            return;
+        }
+        match self.unlink(segment) {
+            Ok(true) => {
+                shard.remember_segment(segment);
+                shard.progress.forget_segment(segment.number());
+                debug!(segment = segment.number(), "segment removed");
+            }
+            Ok(false) => {}
+            Err(error) => shard.condition.degraded(format!(
+                "{} cannot be removed: {error}",
+                segment.path.display()
+            )),
+        }
+    }
+
+    /// Whether it was finished; otherwise the store stops.
+    fn unlink(&self, segment: &Segment) -> std::io::Result<bool> {
+        let disk = self.shard.disk.as_ref();
+        let aside = leaving(&segment.path);
+        if disk.exists(&segment.path)? {
+            disk.rename(&segment.path, &aside)?;
+        }
+        let companions = DATABASE_SUFFIXES.map(|suffix| with_suffix(&segment.path, suffix));
+        for path in companions.into_iter().chain([aside]) {
+            let mut bytes = match disk.exists(&path)? {
+                true => disk.len(&path)?,
+                false => continue,
+            };
+            let step = self.shard.options.removal_step;
+            while bytes > step {
+                bytes -= step;
+                let begun = Instant::now();
+                disk.shorten(&path, bytes)?;
+                if !self.pause(begun.elapsed()) {
+                    return Ok(false);
+                }
+            }
+            let begun = Instant::now();
+            disk.unlink(&path)?;
+            if !self.pause(begun.elapsed()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets others have the disk after a step that took so long; `false` where the store stops. A volume
+    /// that lacks room does not wait.
+    fn pause(&self, took: Duration) -> bool {
+        if self.shard.space.wanted() == 0 {
+            std::thread::sleep(pause_after(took));
+        }
+        !self.stop.load(Ordering::Acquire)
+    }
+}
+
+fn pause_after(took: Duration) -> Duration {
+    took.saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX)
+}
