@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::BenchError;
 use crate::load::Report;
-use crate::store::kernel::{Memory, cpu, memory};
+use crate::store::kernel::{Memory, cpu, memory, written};
 
 /// Longest time from a server's start until it listens.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -73,6 +73,11 @@ impl Server {
     /// Ends it at once, as `kill -9` does.
     pub fn kill(self) {
         drop(self);
+    }
+
+    /// Bytes that it caused to be written to disks so far.
+    pub fn written(&self) -> Result<u64, BenchError> {
+        written(&self.child.id().to_string())
     }
 
     /// Asks it to stop and waits until it has; tells how long that took.

@@ -9,11 +9,17 @@ use super::plan::Plan;
 use super::series::Figures;
 use super::verdict::{self, Target};
 use super::wanted::Wanted;
-use super::{accept, drain, restart};
+use super::{accept, delivering, drain, restart, route, segments};
 use crate::BenchError;
 
 /// Everything that is measured, in the order of a round.
-const PARTS: &[Part] = &[accept::PART, drain::PART];
+const PARTS: &[Part] = &[
+    route::PART,
+    accept::PART,
+    segments::PART,
+    delivering::PART,
+    drain::PART,
+];
 
 /// What takes long to prepare, and then runs its rounds by itself after those of the others.
 const APART: &[Part] = &[
@@ -70,10 +76,12 @@ pub fn main(args: &Args) -> Result<(), BenchError> {
         return Ok(());
     }
     print(&verdict::table(&figures, &targets));
-    match verdict::void(&figures) {
-        void if void.is_empty() => Ok(()),
-        void => Err(void.join("; ").into()),
+    let void = verdict::void(&figures);
+    if void.is_empty() {
+        return Ok(());
     }
+    print(&void.join("\n"));
+    Err("the run is void: its yardsticks are off, so something else had the machine".into())
 }
 
 fn parts() -> impl Iterator<Item = &'static Part> {

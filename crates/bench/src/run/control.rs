@@ -15,22 +15,17 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Lets a paused destination deliver.
 pub fn resume(server: SocketAddr, destination: &str) -> Result<(), BenchError> {
-    ask(
-        server,
-        "POST",
-        &format!("/v1/destinations/{destination}/resume"),
-    )
-    .map(drop)
+    act(server, destination, "resume")
 }
 
 /// Stops delivering to a destination; what is under way comes back.
 pub fn pause(server: SocketAddr, destination: &str) -> Result<(), BenchError> {
-    ask(
-        server,
-        "POST",
-        &format!("/v1/destinations/{destination}/pause"),
-    )
-    .map(drop)
+    act(server, destination, "pause")
+}
+
+fn act(server: SocketAddr, destination: &str, action: &str) -> Result<(), BenchError> {
+    let path = format!("/v1/destinations/{destination}/{action}");
+    ask(server, "POST", &path).map(drop)
 }
 
 /// Has one event accepted.

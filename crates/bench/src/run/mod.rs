@@ -8,7 +8,13 @@ pub mod plan;
 pub mod wanted;
 
 pub mod accept;
-pub mod control;
+pub mod route;
+pub mod segments;
+
+pub mod behind;
+pub mod delivering;
+pub mod disk;
+
 pub mod drain;
 
 pub mod backlog;
@@ -21,6 +27,9 @@ pub mod broker;
 pub mod kafka;
 #[cfg(feature = "kafka")]
 pub mod quantile;
+
+pub mod control;
+pub mod files;
 
 pub mod series;
 pub mod verdict;

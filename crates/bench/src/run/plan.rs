@@ -8,6 +8,15 @@ pub struct Plan {
     /// Seconds before each measurement, and of it.
     pub warmup: f64,
     pub seconds: f64,
+    /// Seconds of a load of which the disk's writes are counted: segments are sealed and resolved
+    /// meanwhile.
+    pub disk_seconds: f64,
+    /// Seconds of routing.
+    pub route_seconds: f64,
+    /// Changes of the segment over which the longest answer is looked for.
+    pub segment_changes: u64,
+    /// How many events a slow consumer is behind.
+    pub behind: u64,
     /// Ids in the idempotency window of a new store; none given is as many as it takes.
     pub window_ids: Option<u64>,
     /// Pending events before a drain.
@@ -34,6 +43,10 @@ impl Plan {
             rounds,
             warmup: 0.5,
             seconds: 2.0,
+            disk_seconds: 3.5,
+            route_seconds: 0.2,
+            segment_changes: 20,
+            behind: 200_000,
             window_ids: None,
             backlog: 500_000,
             backlog_classic: 20_000,
@@ -56,6 +69,10 @@ impl Plan {
             rounds: 1,
             warmup: 0.1,
             seconds: 0.3,
+            disk_seconds: 0.3,
+            route_seconds: 0.02,
+            segment_changes: 1,
+            behind: 5_000,
             window_ids: Some(20_000),
             backlog: 20_000,
             backlog_classic: 1_000,
@@ -81,6 +98,17 @@ impl Plan {
             format!("--warmup={}", self.warmup),
             format!("--seconds={}", self.seconds),
         ]
+    }
+
+    /// The same of another length.
+    pub fn long_load(
+        &self,
+        (connections, batch): (usize, usize),
+        prefix: &str,
+        seconds: f64,
+    ) -> Vec<String> {
+        let lasting = Self { seconds, ..*self };
+        lasting.load(connections, batch, prefix)
     }
 
     /// Flags of a server: those given, and the size of a window where there is one.

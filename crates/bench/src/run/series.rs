@@ -1,6 +1,6 @@
 //! Figures over the rounds: medians and spreads, also of what follows from figures of the same round.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Serialize;
@@ -11,6 +11,7 @@ use super::verdict::Derived;
 #[derive(Default)]
 pub struct Figures {
     by_name: BTreeMap<String, Series>,
+    notes: BTreeSet<String>,
     round: usize,
 }
 
@@ -48,6 +49,11 @@ impl Figures {
             by_round: BTreeMap::new(),
         });
         series.by_round.insert(self.round, value);
+    }
+
+    /// Something that whoever reads the figures should know; said once however often it was noted.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.insert(note.into());
     }
 
     /// What follows from figures, in the rounds that have them all. What follows from one round does not
@@ -126,7 +132,7 @@ impl fmt::Display for Figures {
                 shown(spread.max),
             )?;
         }
-        Ok(())
+        self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))
     }
 }
 

@@ -27,7 +27,8 @@ impl Counters {
         Ok(Self {
             cpu: cpu("self")?,
             written: field(&std::fs::read_to_string("/proc/self/io")?, "wchar:")?,
-            device: device_bytes(data)?,
+            // A file system without a device of its own, such as a RAM disk, has nothing to count.
+            device: device_bytes(data)?.unwrap_or_default(),
         })
     }
 }
@@ -45,6 +46,12 @@ pub fn cpu(process: &str) -> Result<Duration, BenchError> {
         .sum();
     let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
     Ok(Duration::from_micros(ticks * 1_000_000 / ticks_per_second))
+}
+
+/// Bytes that a process caused to be written to disks, by id or `self`.
+pub fn written(process: &str) -> Result<u64, BenchError> {
+    let io = std::fs::read_to_string(format!("/proc/{process}/io"))?;
+    field(&io, "write_bytes:")
 }
 
 /// Resident memory of a process, in bytes.
@@ -76,7 +83,8 @@ fn mebibytes(kibibytes: u64) -> f64 {
     kibibytes as f64 / 1024.0
 }
 
-fn device_bytes(data: &Path) -> Result<u64, BenchError> {
+/// Bytes that the disk under `data` wrote so far, for whomever; `None` where the kernel does not tell.
+pub fn device_bytes(data: &Path) -> Result<Option<u64>, BenchError> {
     let device = stat(data)?.st_dev;
     let (major, minor) = (major(device).to_string(), minor(device).to_string());
     let stats = std::fs::read_to_string("/proc/diskstats")?;
@@ -85,8 +93,7 @@ fn device_bytes(data: &Path) -> Result<u64, BenchError> {
         let found = fields.first() == Some(&&*major) && fields.get(1) == Some(&&*minor);
         fields.get(9).filter(|_| found)?.parse::<u64>().ok()
     });
-    // A file system without a device of its own, such as a RAM disk, has nothing to count.
-    Ok(sectors.unwrap_or_default() * SECTOR_BYTES)
+    Ok(sectors.map(|sectors| sectors * SECTOR_BYTES))
 }
 
 fn field(text: &str, name: &str) -> Result<u64, BenchError> {
