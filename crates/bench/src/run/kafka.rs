@@ -26,14 +26,15 @@ const PARTITIONS: i32 = 12;
 const PRODUCERS: [(&str, u64); 2] = [("sync50", 50), ("sync1", 1)];
 /// Connections of the load, end to end.
 const CONNECTIONS: usize = 256;
-/// A rate that is tried is lowered to this share while the backlog grows.
-const LOWERED: f64 = 0.85;
-/// The first rate that is tried, of what left while as much came in as could.
-const FIRST_TRIED: f64 = 0.9;
-/// How often it is lowered before the measurement is given up.
-const TRIES: usize = 8;
+/// Shares of a rate that are tried next: where the backlog grows, and where it does not.
+const LOWERED: f64 = 0.8;
+const RAISED: f64 = 1.2;
+/// Rates that one round tries at most: from one round to the next they go on.
+const TRIES: usize = 5;
 /// A backlog grows when more is pending at the end than comes in during this many seconds.
 const GROWTH_SECONDS: f64 = 0.25;
+/// A rate is kept when this share of it is acknowledged.
+const KEPT_UP: f64 = 0.95;
 /// The histogram from acceptance to settlement.
 const LATENCY: &str = "wayhold_delivery_latency_seconds";
 
@@ -82,7 +83,7 @@ fn measure(first: &Round<'_>, figures: &mut Figures) -> Result<(), BenchError> {
     control::resume(whole.server.address, DESTINATION)?;
     let produced = unique("produced");
     topic::create(bootstrap, &produced, PARTITIONS)?;
-    let mut rate = first_rate(plan, &whole)?;
+    let mut rate = None;
     for round in 0..plan.rounds {
         figures.begin_round(round);
         pipelined(plan, round, &many, figures)?;
@@ -91,7 +92,9 @@ fn measure(first: &Round<'_>, figures: &mut Figures) -> Result<(), BenchError> {
             figures.add(format!("kafka.{name}"), "events/s", report.rate);
         }
         one_key(plan, round, &one, figures)?;
-        rate = end_to_end(plan, (round, rate), &whole, figures)?;
+        // The first rate is sought once the broker has been warmed up by the others.
+        let tried = rate.map_or_else(|| first_rate(plan, &whole), Ok)?;
+        rate = Some(end_to_end(plan, (round, tried), &whole, figures)?);
     }
     for side in [many, one, whole] {
         side.server.kill();
@@ -185,56 +188,81 @@ fn one_key(
 
 /// What leaves per second while as much comes in as can.
 fn first_rate(plan: &Plan, side: &Side) -> Result<f64, BenchError> {
-    let report = load(
-        side.server.address,
-        &[
-            format!("--connections={CONNECTIONS}"),
-            format!("--seconds={}", plan.kafka_seconds),
-            "--warmup=0".to_owned(),
-            "--prefix=first".to_owned(),
-        ],
-    )?;
+    let flags = [
+        format!("--connections={CONNECTIONS}"),
+        format!("--seconds={}", plan.kafka_seconds),
+        "--warmup=0".to_owned(),
+        "--prefix=first".to_owned(),
+    ];
+    let report = load(side.server.address, &flags)?;
     let held = side.pending()?;
     control::drained(side.server.address, DESTINATION)?;
-    Ok(per_second(report.events_in_all.saturating_sub(held), report.seconds) * FIRST_TRIED)
+    let left = report.events_in_all.saturating_sub(held).max(1);
+    Ok(per_second(left, report.seconds))
 }
 
-/// The rate at which as much leaves as comes in, and how long an event is on its way at that rate.
-/// Gives the rate to try in the next round.
+/// The highest rate tried at which as much leaves as comes in, and how long an event is on its way then.
+/// Gives that rate, for the next round to begin with.
 fn end_to_end(
     plan: &Plan,
     (round, mut rate): (usize, f64),
     side: &Side,
     figures: &mut Figures,
 ) -> Result<f64, BenchError> {
-    let address = side.server.address;
+    let mut best = None;
     for attempt in 0..TRIES {
-        let before = Buckets::read(&control::metrics(address)?, LATENCY);
-        let report = load(
-            address,
-            &[
-                format!("--connections={CONNECTIONS}"),
-                format!("--rate={rate}"),
-                format!("--seconds={}", plan.kafka_seconds),
-                format!("--prefix=e{round}-{attempt}"),
-            ],
-        )?;
-        let held = side.pending()?;
-        control::drained(address, DESTINATION)?;
-        if per_second(held, rate) > GROWTH_SECONDS {
-            rate *= LOWERED;
-            continue;
-        }
-        let latency = Buckets::read(&control::metrics(address)?, LATENCY).since(&before);
-        figures.add("end_to_end.kafka", "events/s", report.rate);
-        for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
-            if let Some(seconds) = latency.quantile(share) {
-                figures.add(format!("end_to_end.{name}.kafka"), "ms", seconds * 1e3);
+        match steady(plan, rate, &format!("e{round}-{attempt}"), side)? {
+            Some(steady) => {
+                best = Some((rate, steady));
+                rate *= RAISED;
             }
+            None if best.is_some() => break,
+            None => rate *= LOWERED,
         }
-        return Ok(rate);
     }
-    Err(format!("the backlog grows even at {rate:.0} events a second").into())
+    let Some((rate, steady)) = best else {
+        return Err(format!("the backlog grows even at {:.0} events/s", rate / LOWERED).into());
+    };
+    figures.add("end_to_end.kafka", "events/s", steady.rate);
+    for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
+        if let Some(seconds) = steady.latency.quantile(share) {
+            figures.add(format!("end_to_end.{name}.kafka"), "ms", seconds * 1e3);
+        }
+    }
+    Ok(rate)
+}
+
+/// A time during which the backlog did not grow.
+struct Steady {
+    /// Events per second.
+    rate: f64,
+    /// From acceptance to settlement, in seconds.
+    latency: Buckets,
+}
+
+/// Sends at this rate for a while; `None` where the backlog grew.
+fn steady(plan: &Plan, rate: f64, prefix: &str, side: &Side) -> Result<Option<Steady>, BenchError> {
+    let address = side.server.address;
+    let before = Buckets::read(&control::metrics(address)?, LATENCY);
+    let flags = [
+        format!("--connections={CONNECTIONS}"),
+        format!("--rate={rate}"),
+        "--warmup=0.5".to_owned(),
+        format!("--seconds={}", plan.kafka_seconds),
+        format!("--prefix={prefix}"),
+    ];
+    let report = load(address, &flags)?;
+    let held = side.pending()?;
+    control::drained(address, DESTINATION)?;
+    // A load that falls behind its own rate shows nothing of that rate.
+    let is_steady = per_second(held, rate) <= GROWTH_SECONDS && report.rate >= rate * KEPT_UP;
+    if !is_steady && !plan.is_smoke {
+        return Ok(None);
+    }
+    Ok(Some(Steady {
+        rate: report.rate,
+        latency: Buckets::read(&control::metrics(address)?, LATENCY).since(&before),
+    }))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
