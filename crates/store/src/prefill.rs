@@ -146,7 +146,10 @@ impl Filling<'_> {
             // Sequences begin with 1 in every shard.
             let after = number - first;
             let recent = self.recent(number, until, after)?;
-            IndexFile::write(disk.as_ref(), &index_path(dir, segment), identity, &recent)?;
+            let index = index_path(dir, segment);
+            let file = IndexFile::write(disk.as_ref(), &index, identity, &recent)?;
+            // Everything was delivered when it came.
+            file.note_resolved(disk.as_ref(), file.newest.max(1))?;
             let last = after + (until - number);
             progress.deliver(self.lane, (after + 1..=last).map(Sequence));
             progress.add_accepted_base(self.lane, until - number);

@@ -180,8 +180,9 @@ impl Backlog {
     }
 }
 
-/// Copies a stopped server's folder. Files of sealed segments are linked: no start changes what they
-/// say, and copying gigabytes would be most of the run.
+/// Copies a stopped server's folder. Databases of sealed segments are linked: no start changes what they
+/// say, and copying gigabytes would be most of the run. So are index files of which the database is gone;
+/// the others take a note once everything is resolved.
 fn copy(from: &Path, to: &Path) -> Result<(), BenchError> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {
@@ -189,17 +190,35 @@ fn copy(from: &Path, to: &Path) -> Result<(), BenchError> {
         let (path, copy) = (entry.path(), to.join(entry.file_name()));
         if entry.file_type()?.is_dir() {
             self::copy(&path, &copy)?;
-        } else if !is_sealed(&path) {
-            std::fs::copy(&path, &copy)?;
-        } else if path.extension().is_none_or(|kind| kind != "db-shm") {
-            std::fs::hard_link(&path, &copy)?;
+            continue;
+        }
+        match file(&path) {
+            File::Unchanging => std::fs::hard_link(&path, &copy)?,
+            File::Rebuilt => {}
+            File::Changing => drop(std::fs::copy(&path, &copy)?),
         }
     }
     Ok(())
 }
 
-fn is_sealed(path: &Path) -> bool {
-    is_numbered(path) && path.with_extension("idx").exists()
+/// What a start does with a file.
+enum File {
+    /// Reads it at most, or moves a WAL into its database.
+    Unchanging,
+    /// Makes it anew.
+    Rebuilt,
+    /// May write to it.
+    Changing,
+}
+
+fn file(path: &Path) -> File {
+    let is_sealed = is_numbered(path) && path.with_extension("idx").exists();
+    match path.extension().and_then(|kind| kind.to_str()) {
+        Some("db" | "db-wal") if is_sealed => File::Unchanging,
+        Some("db-shm") if is_sealed => File::Rebuilt,
+        Some("idx") if is_sealed && !path.with_extension("db").exists() => File::Unchanging,
+        _ => File::Changing,
+    }
 }
 
 #[cfg(test)]
@@ -207,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_shares_sealed_segments_and_nothing_else() {
+    fn a_copy_shares_what_no_start_changes_and_nothing_else() {
         use std::os::unix::fs::MetadataExt;
         let folder = tempfile::tempdir().unwrap();
         let shard = folder.path().join("from/g1/s0");
@@ -228,10 +247,17 @@ mod tests {
         }
         copy(&folder.path().join("from"), &folder.path().join("to")).unwrap();
         let copied = folder.path().join("to/g1/s0");
-        for name in ["1.idx", "2.idx", "2.db", "2.db-wal"] {
+        for name in ["1.idx", "2.db", "2.db-wal"] {
             assert_eq!(copied.join(name).metadata().unwrap().nlink(), 2, "{name}");
         }
-        for name in ["3.db", "3.db-wal", "3.db-shm", "mark", "state-1.db"] {
+        for name in [
+            "2.idx",
+            "3.db",
+            "3.db-wal",
+            "3.db-shm",
+            "mark",
+            "state-1.db",
+        ] {
             assert_eq!(copied.join(name).metadata().unwrap().nlink(), 1, "{name}");
             assert_eq!(std::fs::read_to_string(copied.join(name)).unwrap(), name);
         }
