@@ -1,16 +1,15 @@
 //! Idempotent, durable acceptance: reserve ids, recognise duplicates, queue for the writer, wait for
 //! the sync.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use wayhold_model::{Event, hash};
+use wayhold_model::{Event, Position, hash};
 
 use crate::delivery::{NewEvent, Receipt};
 use crate::error::AppendError;
+use crate::known::Known;
 use crate::shard::core::Shard;
-use crate::shard::index_file::Identified;
 use crate::shard::writer::{Queued, Request};
 use crate::store::{Inner, Store};
 use crate::window::{Candidates, Reservations};
@@ -30,24 +29,12 @@ impl Store {
         inner.ready()?;
         let seed = inner.catalog.hash_seed();
         let queued: Vec<Queued> = events.into_iter().map(|new| prepare(new, seed)).collect();
-        let repeats = repeats(&queued)?;
+        let mut places = vec![Place::Fresh; queued.len()];
         let mut reservations = Reservations::new(&inner.window);
-        let known = inner
-            .recognise(&queued, &repeats, &mut reservations)
+        inner
+            .recognise(&queued, &mut places, &mut reservations)
             .await?;
-
-        let mut fresh = Vec::with_capacity(queued.len());
-        let mut places = Vec::with_capacity(queued.len());
-        for (index, event) in queued.into_iter().enumerate() {
-            places.push(match (repeats.get(&index), known.get(&index)) {
-                (Some(first), _) => Place::Repeats(*first),
-                (None, Some(sequence)) => Place::Known(*sequence),
-                (None, None) => {
-                    fresh.push(event);
-                    Place::Fresh(fresh.len() as u64 - 1)
-                }
-            });
-        }
+        let fresh = fresh(queued, &places);
         let first = match fresh.is_empty() {
             true => 0,
             false => inner.store(fresh, reservations).await?,
@@ -57,36 +44,54 @@ impl Store {
 }
 
 /// What becomes of one event of a batch.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Stored now, as the n-th.
-    Fresh(u64),
-    /// Accepted before, under this sequence.
-    Known(u64),
+    /// Stored now.
+    Fresh,
+    /// Accepted before.
+    Known(Position),
     /// The same as an earlier one of the batch.
     Repeats(usize),
 }
 
+/// Those that are stored now; nearly always all.
+fn fresh(queued: Vec<Queued>, places: &[Place]) -> Vec<Queued> {
+    let is_fresh = |place: &Place| *place == Place::Fresh;
+    if places.iter().all(is_fresh) {
+        return queued;
+    }
+    let stored = queued.into_iter().zip(places);
+    stored
+        .filter(|(_, place)| is_fresh(place))
+        .map(|(event, _)| event)
+        .collect()
+}
+
+/// Receipts in the order of the batch; what is stored now has the sequences from `first`.
 fn receipts(inner: &Inner, places: &[Place], first: u64) -> Vec<Receipt> {
-    let receipt = |place: &Place| {
-        let (sequence, duplicate) = match place {
-            Place::Fresh(at) => (first + at, false),
-            Place::Known(sequence) => (*sequence, true),
-            Place::Repeats(_) => (0, true),
-        };
-        Receipt {
-            position: inner.shard().position(sequence),
-            duplicate,
-        }
-    };
-    let mut receipts: Vec<Receipt> = places.iter().map(receipt).collect();
-    for (index, place) in places.iter().enumerate() {
-        if let Place::Repeats(first) = place
-            && let Some(position) = receipts.get(*first).map(|receipt| receipt.position)
-            && let Some(receipt) = receipts.get_mut(index)
-        {
-            receipt.position = position;
-        }
+    let mut receipts: Vec<Receipt> = Vec::with_capacity(places.len());
+    let mut next = first;
+    for place in places {
+        receipts.push(match place {
+            Place::Fresh => {
+                next += 1;
+                Receipt {
+                    position: inner.shard().position(next - 1),
+                    duplicate: false,
+                }
+            }
+            Place::Known(position) => Receipt {
+                position: *position,
+                duplicate: true,
+            },
+            Place::Repeats(earlier) => Receipt {
+                // What is repeated comes earlier.
+                position: receipts
+                    .get(*earlier)
+                    .map_or_else(|| inner.shard().position(0), |receipt| receipt.position),
+                duplicate: true,
+            },
+        });
     }
     receipts
 }
@@ -101,35 +106,40 @@ fn prepare(new: NewEvent, seed: u64) -> Queued {
     }
 }
 
-/// Indices of events that repeat an earlier one of the batch, with that one's index.
-fn repeats(queued: &[Queued]) -> Result<HashMap<usize, usize>, AppendError> {
-    let mut repeats = HashMap::new();
-    if queued.len() < 2 {
-        return Ok(repeats);
-    }
-    let mut seen: HashMap<u128, usize> = HashMap::with_capacity(queued.len());
-    for (index, event) in queued
-        .iter()
-        .enumerate()
-        .filter(|(_, event)| event.new.identified)
-    {
-        match seen.entry(event.id_hash) {
-            std::collections::hash_map::Entry::Vacant(free) => {
-                free.insert(index);
+/// Ids that producers gave, ascending, each with the indices of its events in order.
+fn in_order(queued: &[Queued]) -> Vec<(u128, usize)> {
+    let given =
+        |(index, event): (usize, &Queued)| event.new.identified.then_some((event.id_hash, index));
+    let mut order: Vec<(u128, usize)> = queued.iter().enumerate().filter_map(given).collect();
+    order.sort_unstable();
+    order
+}
+
+/// Notes the events that repeat an earlier one of the batch.
+fn note_repeats(
+    queued: &[Queued],
+    order: &[(u128, usize)],
+    places: &mut [Place],
+) -> Result<(), AppendError> {
+    let fingerprint = |index: usize| queued.get(index).map(|event| event.fingerprint);
+    let mut conflict: Option<(usize, usize)> = None;
+    for same in order.chunk_by(|(one, _), (other, _)| one == other) {
+        let Some(((_, first), repeats)) = same.split_first() else {
+            continue;
+        };
+        for (_, index) in repeats {
+            if fingerprint(*index) != fingerprint(*first) {
+                conflict = conflict.into_iter().chain([(*index, *first)]).min();
             }
-            std::collections::hash_map::Entry::Occupied(first) => {
-                let first = *first.get();
-                if queued
-                    .get(first)
-                    .is_some_and(|other| other.fingerprint != event.fingerprint)
-                {
-                    return Err(AppendError::ConflictInBatch { index, first });
-                }
-                repeats.insert(index, first);
+            if let Some(place) = places.get_mut(*index) {
+                *place = Place::Repeats(*first);
             }
         }
     }
-    Ok(repeats)
+    match conflict {
+        Some((index, first)) => Err(AppendError::ConflictInBatch { index, first }),
+        None => Ok(()),
+    }
 }
 
 impl Inner {
@@ -150,72 +160,71 @@ impl Inner {
         }
     }
 
-    /// Reserves the ids of a batch and returns the sequences of those that were accepted before, by
-    /// index. Ids are reserved in ascending order, so that two batches never wait for each other.
+    /// Reserves the ids of a batch and notes the events that were accepted before. Ids are reserved in
+    /// ascending order, so that two batches never wait for each other.
     async fn recognise(
-        &self,
+        self: &Arc<Self>,
         queued: &[Queued],
-        repeats: &HashMap<usize, usize>,
+        places: &mut [Place],
         reservations: &mut Reservations,
-    ) -> Result<HashMap<usize, u64>, AppendError> {
-        let mut order: Vec<usize> = (0..queued.len())
-            .filter(|index| !repeats.contains_key(index))
-            .collect();
-        order.retain(|index| queued.get(*index).is_some_and(|event| event.new.identified));
-        order.sort_unstable_by_key(|index| queued.get(*index).map(|event| event.id_hash));
-        let mut known = HashMap::new();
-        for index in order {
-            let Some(event) = queued.get(index) else {
-                continue;
-            };
-            let candidates = reservations.reserve(event.id_hash).await;
-            if candidates.is_empty() {
-                continue;
+    ) -> Result<(), AppendError> {
+        if let ([event], [place]) = (queued, &mut *places) {
+            if event.new.identified {
+                *place = self.recognise_one(event, 0, reservations).await?;
             }
-            let Some(first) = self.first_acceptance(event.id_hash, candidates).await? else {
-                continue;
-            };
-            if first.fingerprint != Some(event.fingerprint) {
-                let first = self.shard().position(first.sequence);
-                return Err(AppendError::Conflict { index, first });
-            }
-            reservations.give_up_last();
-            known.insert(index, first.sequence);
+            return Ok(());
         }
-        Ok(known)
+        let order = in_order(queued);
+        note_repeats(queued, &order, places)?;
+        for (_, index) in order {
+            if let (Some(event), Some(place @ Place::Fresh)) =
+                (queued.get(index), places.get_mut(index))
+            {
+                *place = self.recognise_one(event, index, reservations).await?;
+            }
+        }
+        Ok(())
     }
 
-    /// Confirms a hit of the window. What is still in memory is asked here; an index file on a thread
-    /// that may block.
+    async fn recognise_one(
+        self: &Arc<Self>,
+        event: &Queued,
+        index: usize,
+        reservations: &mut Reservations,
+    ) -> Result<Place, AppendError> {
+        let candidates = reservations.reserve(event.id_hash).await;
+        if candidates.is_empty() {
+            return Ok(Place::Fresh);
+        }
+        let Some(known) = self.first_acceptance(event.id_hash, candidates).await? else {
+            return Ok(Place::Fresh);
+        };
+        if known.fingerprint != Some(event.fingerprint) {
+            let first = known.position;
+            return Err(AppendError::Conflict { index, first });
+        }
+        reservations.give_up_last();
+        Ok(Place::Known(known.position))
+    }
+
+    /// Confirms what the window says. What is still in memory is asked here; an index file on a thread that
+    /// may block.
     async fn first_acceptance(
-        &self,
+        self: &Arc<Self>,
         id_hash: u128,
         candidates: Candidates,
-    ) -> Result<Option<Identified>, AppendError> {
+    ) -> Result<Option<Known>, AppendError> {
         let unavailable = |reason: String| AppendError::Unavailable { reason };
-        if self.in_memory(&candidates) {
+        if self.is_in_memory(&candidates) {
             return self
-                .shard()
                 .confirm(id_hash, &candidates)
                 .map_err(|error| unavailable(error.to_string()));
         }
-        let shard = Arc::clone(self.shard());
-        tokio::task::spawn_blocking(move || shard.confirm(id_hash, &candidates))
+        let inner = Arc::clone(self);
+        tokio::task::spawn_blocking(move || inner.confirm(id_hash, &candidates))
             .await
             .map_err(|error| unavailable(error.to_string()))?
             .map_err(|error| unavailable(error.to_string()))
-    }
-
-    fn in_memory(&self, candidates: &Candidates) -> bool {
-        let newest = self
-            .shard()
-            .newest
-            .load(std::sync::atomic::Ordering::Acquire);
-        candidates
-            .iter()
-            .filter_map(|low| crate::window::widen(*low, newest))
-            .filter_map(|sequence| self.shard().segment_of(sequence))
-            .all(|(segment, _)| !segment.is_indexed())
     }
 
     /// Queues new events and waits for their commit; returns the sequence of the first.

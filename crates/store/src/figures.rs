@@ -100,8 +100,6 @@ impl Figures {
             commit_buckets: sums(self.commit_buckets, other.commit_buckets),
             commit_micros: self.commit_micros + other.commit_micros,
             group_buckets: sums(self.group_buckets, other.group_buckets),
-            window_ids: self.window_ids + other.window_ids,
-            window_reach: self.window_reach.max(other.window_reach),
             oldest_unresolved: self.oldest_unresolved.max(other.oldest_unresolved),
             ..Self::default()
         }

@@ -17,6 +17,7 @@ pub mod options;
 pub mod store;
 
 mod append;
+mod known;
 mod opening;
 mod queue;
 mod shard;

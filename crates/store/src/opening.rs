@@ -74,7 +74,7 @@ impl Opening<'_> {
             .iter()
             .map(|one| Arc::clone(&one.shard))
             .collect();
-        restore_window(&shards);
+        restore_window(self.window, &shards);
         Opened::start(recovering, newest.generation)
     }
 

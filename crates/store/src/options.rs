@@ -29,7 +29,7 @@ pub struct Options {
     pub tail_bytes: usize,
     /// How long an id is remembered for idempotent acceptance.
     pub window: Duration,
-    /// At most this many ids are remembered: 20 bytes each, allocated at open.
+    /// Ids that are remembered, the newest: 5.4 bytes of memory each, at most `WINDOW_IDS_MAX`.
     pub window_ids: usize,
     /// A segment of which everything is resolved is kept for replay this long; zero keeps none.
     pub retention: Duration,
@@ -118,6 +118,10 @@ impl Options {
     }
 }
 
+/// Most ids that a window may be asked to remember: more take over 20 GB of memory, and a start that reads
+/// all their index files takes many minutes.
+pub const WINDOW_IDS_MAX: usize = 4_000_000_000;
+
 const MIB: u64 = 1024 * 1024;
 
 /// Closed segments that may lack their index file; more would make recovery after a crash long.
@@ -132,3 +136,6 @@ const READERS_OPEN_MIN: usize = 2;
 
 /// Most bytes of events that one read of a lane returns.
 pub(crate) const READ_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Threads that fill the idempotency window at open: they wait for memory, and beyond a few for each other.
+pub(crate) const RESTORING_THREADS_MAX: usize = 4;

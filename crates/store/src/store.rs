@@ -20,6 +20,7 @@ use crate::progress::{DeadLetters, LetterError};
 use crate::queue::Queue;
 use crate::shard::core::Bells;
 use crate::shard::open::Threads;
+use crate::shard::restore::reach;
 use crate::shards::Shards;
 use crate::space::Space;
 use crate::window::Window;
@@ -37,6 +38,7 @@ pub(crate) struct Inner {
     pub(crate) queues: Vec<Queue>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) space: Arc<Space>,
+    pub(crate) clock: Arc<dyn Clock>,
     bells: Arc<Bells>,
     /// Ids of all shards.
     pub(crate) window: Arc<Window>,
@@ -85,7 +87,7 @@ impl Store {
                 .map_err(|error| catalog_error(dir, &error))?,
         );
         let bells = Arc::new(Bells::default());
-        let window = Arc::new(Window::new(options.window_ids));
+        let window = Arc::new(Window::new(reach(&options, &catalog.generations())));
         let opening = Opening {
             dir,
             options: &options,
@@ -113,6 +115,7 @@ impl Store {
             queues,
             catalog,
             space,
+            clock,
             bells,
             window,
             stopping: AtomicBool::new(false),
@@ -134,7 +137,7 @@ impl Store {
         self.inner.catalog.hash_seed()
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.inner
     }
 
@@ -149,18 +152,10 @@ impl Store {
     /// A file cannot be read.
     pub fn find(&self, source: &str, id: &str) -> Result<Option<Found>, ReadError> {
         let id_hash = hash::id_hash_of(source, id, self.hash_seed());
-        let mut newest: Option<Found> = None;
-        for shard in self.inner.shards.all() {
-            // Beyond the window an id may have been accepted again, with another key in another shard.
-            if let Some(found) = shard.find(id_hash)?
-                && newest
-                    .as_ref()
-                    .is_none_or(|other| other.accepted_at < found.accepted_at)
-            {
-                newest = Some(found);
-            }
+        match self.inner.newest_of(id_hash) {
+            Some(known) => self.event(known.position),
+            None => Ok(None),
         }
-        Ok(newest)
     }
 
     /// Looks an event up by position; may read the disk.
@@ -259,6 +254,7 @@ impl Store {
         figures.queued_bytes = queued.sum();
         figures.reserve_bytes = self.inner.space.reserve_bytes();
         figures.disk_free_bytes = self.inner.space.free();
+        (figures.window_ids, figures.window_reach) = self.inner.remembered();
         let catalog = ["catalog.db", "catalog.db-wal"].map(|name| self.inner.dir.join(name));
         figures.state_bytes += catalog.iter().map(|path| file_bytes(path)).sum::<u64>();
         figures

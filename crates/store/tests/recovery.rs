@@ -226,21 +226,22 @@ async fn a_damaged_index_file_is_put_aside_and_made_again_from_the_rows() {
     let victim = files(dir.path(), ".idx")[1].clone();
     let path = shard(dir.path()).join(&victim);
     let whole = std::fs::read(&path).unwrap();
-    // In the header, and in a section that only its reader looks at.
-    for at in [60, whole.len() - 1] {
+    // In the header, in the ids, which the window is filled from, and in a section that only its reader
+    // looks at.
+    for at in [60, 190, whole.len() - 1] {
         let copy = copy_of(dir.path());
         let mut bytes = whole.clone();
         bytes[at] ^= 1;
         std::fs::write(shard(copy.path()).join(&victim), bytes).unwrap();
         let (store, _) = open(copy.path(), &tiny(), &clock);
+        let again = fill(&store, 0, 30, 5, &to).await;
+        assert!(again.iter().all(|receipt| receipt.duplicate));
+        deliver_all(&store, &to, 30).await;
         let degraded = store.health().degraded;
         assert!(
             degraded.iter().any(|finding| finding.contains(&victim)),
             "{degraded:?}"
         );
-        let again = fill(&store, 0, 30, 5, &to).await;
-        assert!(again.iter().all(|receipt| receipt.duplicate));
-        deliver_all(&store, &to, 30).await;
         store.stop();
     }
 }

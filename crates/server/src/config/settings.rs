@@ -94,7 +94,12 @@ pub(super) fn read_store(
         queue_bytes,
         tail_bytes,
         window: section.within("window", default.window, SECOND, 366 * DAY),
-        window_ids: section.within("window_ids", default.window_ids, 1_000, 1 << 30),
+        window_ids: section.within(
+            "window_ids",
+            default.window_ids,
+            1_000,
+            wayhold_store::options::WINDOW_IDS_MAX,
+        ),
         reserve_bytes: section.bytes_within(
             "reserve_bytes",
             default.reserve_bytes,

@@ -7,12 +7,9 @@ use std::time::Duration;
 use wayhold_model::{DestinationId, LaneId, Sequence};
 
 use super::core::{Held, Shard};
-use super::index_file::Identified;
 use crate::delivery::LaneTotals;
-use crate::error::ReadError;
 use crate::figures::Figures;
 use crate::progress::Totals;
-use crate::window::widen;
 
 impl Shard {
     /// Counts of one lane from three sources that know nothing of each other: index files count what
@@ -76,38 +73,6 @@ impl Shard {
         }
     }
 
-    /// The acceptance of an id within the window among these candidates, newest first, confirmed
-    /// against the index; may read the disk.
-    pub(crate) fn confirm(
-        &self,
-        id_hash: u128,
-        candidates: &[u32],
-    ) -> Result<Option<Identified>, ReadError> {
-        let newest = self.newest.load(Ordering::Acquire);
-        let window = u64::try_from(self.options.window.as_micros()).unwrap_or(u64::MAX);
-        let oldest = self.clock.now().as_micros().saturating_sub(window);
-        for sequence in candidates.iter().filter_map(|low| widen(*low, newest)) {
-            let Some((segment, _)) = self.segment_of(sequence) else {
-                continue;
-            };
-            let known = segment
-                .identity_at(self.disk.as_ref(), sequence)
-                .map_err(|error| ReadError::Failed {
-                    file: segment.index_path.display().to_string(),
-                    reason: error.to_string(),
-                })?;
-            let same = known.filter(|known| {
-                known.id_hash == id_hash
-                    && known.fingerprint.is_some()
-                    && known.accepted_at >= oldest
-            });
-            if same.is_some() {
-                return Ok(same);
-            }
-        }
-        Ok(None)
-    }
-
     /// Sizes and counts.
     pub(crate) fn figures(&self) -> Figures {
         let segments = self.segments();
@@ -141,29 +106,11 @@ impl Shard {
             commit_buckets: self.commits.by_duration.each_ref().map(load),
             commit_micros: load(&self.commits.micros),
             group_buckets: self.commits.by_size.each_ref().map(load),
-            window_ids: self.window.len() as u64,
-            window_reach: self.window_reach(now),
             oldest_unresolved: segments
                 .iter()
                 .find(|segment| segment.is_closed())
                 .map(|segment| Duration::from_micros(now.saturating_sub(segment.newest()))),
             ..Figures::default()
         }
-    }
-
-    /// Age of the oldest id that is remembered.
-    fn window_reach(&self, now: u64) -> Duration {
-        let newest = self.newest.load(Ordering::Acquire);
-        let oldest = self
-            .window
-            .oldest()
-            .and_then(|low| widen(low, newest))
-            .and_then(|sequence| {
-                let (segment, _) = self.segment_of(sequence)?;
-                segment.identity_at(self.disk.as_ref(), sequence).ok()?
-            });
-        oldest.map_or(Duration::ZERO, |known| {
-            Duration::from_micros(now.saturating_sub(known.accepted_at))
-        })
     }
 }

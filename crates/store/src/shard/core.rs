@@ -101,15 +101,6 @@ impl Shard {
         known
     }
 
-    /// Events of segments with a database.
-    pub(crate) fn held_rows(&self) -> usize {
-        let rows = |list: &RwLock<Vec<Arc<Segment>>>| -> usize {
-            let list = list.read().unwrap_or_else(PoisonError::into_inner);
-            list.iter().map(|segment| segment.rows()).sum()
-        };
-        rows(&self.segments) + rows(&self.retained)
-    }
-
     /// Closed segments with something unresolved, from this number on.
     pub(crate) fn closed_from(&self, number: u64) -> Vec<Arc<Segment>> {
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);

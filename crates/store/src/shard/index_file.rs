@@ -5,34 +5,44 @@
 //! header     magic "WAYIDX01", format, generation, shard, number, uuid, first and last sequence,
 //!            newest acceptance, rows, then per section its length and checksum, then the header's
 //! directory  per lane: destination u32, count u32
-//! rows       per event, ascending: sequence - first u32, accepted_at u64, id hash u128, fingerprint u64
+//! ids        per event, ascending: id hash u128, row u32 (top bit: the producer gave the id)
+//! rows       per event, ascending: sequence - first u32, accepted_at u64, fingerprint u64
 //! keys       per event with a key, ascending: key hash u64, sequence - first u32
 //! lists      per lane, in the directory's order: sequence - first u32 each, ascending
 //! resolved   once nothing is unresolved: magic "RESOLVED", when u64, checksum u64
 //! ```
-//! Opening reads header and directory alone, so that a start does not grow with the backlog.
+//! Opening reads header and directory alone, so that a start does not grow with the backlog. Looking an id up
+//! takes one small read; a section is held against its checksum before the first part of it is believed.
 //! All little-endian; checksums are XXH3-64 seeded with the segment's uuid. A fingerprint of zero says
 //! that the id was made here.
 
-use std::cmp::Ordering;
+mod by_id;
+mod bytes;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use thiserror::Error;
 use wayhold_model::{DestinationId, DestinationSet, hash};
 
 use super::recent::{Entry, Recent};
 use crate::disk::Disk;
+use by_id::{ID_BYTES, Ids, partition};
+use bytes::{long, word};
 
 const MAGIC: &[u8; 8] = b"WAYIDX01";
-/// Version of the layout; a newer one is refused.
-pub(crate) const FORMAT: u32 = 1;
-const SECTIONS: usize = 4;
+/// Version of the layout; a newer one is refused, an older one made again from its segment.
+pub(crate) const FORMAT: u32 = 2;
+const SECTIONS: usize = 5;
+/// Places of sections.
+const IDS: usize = 1;
+const ROWS: usize = 2;
 const SECTIONS_AT: usize = 8 + 4 * 3 + 8 + 16 + 8 * 4;
 const HEADER_BYTES: usize = SECTIONS_AT + SECTIONS * 16 + 8;
 const DIRECTORY_ENTRY_BYTES: usize = 4 + 4;
-const ROW_BYTES: usize = 4 + 8 + 16 + 8;
+const ROW_BYTES: usize = 4 + 8 + 8;
 const KEY_BYTES: usize = 8 + 4;
 const NOTE_MAGIC: &[u8; 8] = b"RESOLVED";
 const NOTE_BYTES: usize = 8 + 8 + 8;
@@ -64,6 +74,8 @@ pub(crate) enum IndexError {
     Damaged(&'static str),
     #[error("has format {0}, this binary knows up to {FORMAT}")]
     Newer(u32),
+    #[error("has format {0}, which is older than {FORMAT}")]
+    Older(u32),
 }
 
 /// The part of an index file that is always in memory: who it is, where it ends, how much it holds.
@@ -85,6 +97,10 @@ pub(crate) struct IndexFile {
     /// When everything was found resolved, in microseconds since the epoch; 0 where the file does not say
     /// that. Progress says it first; this is for the case that progress is lost.
     pub(crate) resolved_at: u64,
+    /// Length and checksum of each section.
+    sections: [(usize, u64); SECTIONS],
+    /// Which sections were held against their checksums since the file was opened or written.
+    checked: Arc<[AtomicBool; SECTIONS]>,
 }
 
 /// A whole index file in memory.
@@ -103,7 +119,7 @@ impl IndexFile {
         identity: Identity,
         recent: &Recent,
     ) -> std::io::Result<Self> {
-        let bytes = encode(identity, recent);
+        let (sections, bytes) = encode(identity, recent);
         disk.replace(path, &bytes)?;
         let entries = recent.entries();
         Ok(Self {
@@ -116,6 +132,8 @@ impl IndexFile {
             bytes: bytes.len() as u64,
             newest: entries.last().map_or(0, |entry| entry.accepted_at),
             resolved_at: 0,
+            sections,
+            checked: Arc::default(),
         })
     }
 
@@ -128,7 +146,10 @@ impl IndexFile {
         if !(bytes..=bytes.saturating_add(NOTE_BYTES as u64)).contains(&length) {
             return Err(IndexError::Damaged("its length does not match its header"));
         }
-        let [(length, check), ..] = header.sections;
+        let [(length, check), (ids, _), (rows, _), ..] = header.sections;
+        if (ids / ID_BYTES, rows / ROW_BYTES) != (header.rows, header.rows) {
+            return Err(IndexError::Damaged("its sections do not match its header"));
+        }
         let directory = disk.read_range(path, HEADER_BYTES as u64, length)?;
         if hash::checksum(&directory, header.identity.check_seed()) != check {
             return Err(IndexError::Damaged(
@@ -150,6 +171,8 @@ impl IndexFile {
             bytes,
             newest: header.newest,
             resolved_at: Note::decode(&note, header.identity).unwrap_or(0),
+            sections: header.sections,
+            checked: Arc::default(),
         })
     }
 
@@ -161,33 +184,63 @@ impl IndexFile {
         file.sync()
     }
 
-    /// The entry of one sequence, read alone: only where the file was verified as a whole before. That
-    /// is what confirming a duplicate takes, and whoever sends a file again sends only duplicates.
-    pub(crate) fn identity_at(
+    /// The newest event of one id, if there is one.
+    pub(crate) fn find(
         &self,
         disk: &dyn Disk,
-        sequence: u64,
+        id_hash: u128,
     ) -> Result<Option<Identified>, IndexError> {
-        let Some(offset) = sequence.checked_sub(self.first) else {
-            return Ok(None);
-        };
-        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        let rows_at = HEADER_BYTES + self.counts.len() * DIRECTORY_ENTRY_BYTES;
-        let (mut low, mut high) = (0, self.rows.min(offset.saturating_add(1)));
-        // Gaps are rare, and can only move an entry forward from where it would be without them.
-        let mut at = high.saturating_sub(1);
-        while low < high {
-            let place = (rows_at + at * ROW_BYTES) as u64;
-            let row = disk.read_range(&self.path, place, ROW_BYTES)?;
-            let found = identified(self.first, &row);
-            match found.sequence.cmp(&sequence) {
-                Ordering::Equal => return Ok(Some(found)),
-                Ordering::Less => low = at + 1,
-                Ordering::Greater => high = at,
-            }
-            at = low + (high - low) / 2;
+        let row = by_id::find(self.rows, id_hash, |first, count| {
+            self.part(disk, IDS, first * ID_BYTES, count * ID_BYTES)
+        })?;
+        let Some(row) = row else { return Ok(None) };
+        let row = self.part(disk, ROWS, row * ROW_BYTES, ROW_BYTES)?;
+        Ok(Some(identified(self.first, &row)))
+    }
+
+    /// All ids, verified.
+    pub(crate) fn ids(&self, disk: &dyn Disk) -> Result<Ids, IndexError> {
+        Ok(Ids(self.section(disk, IDS)?))
+    }
+
+    /// `length` bytes of a section from `offset`. The first time the whole section is read and verified.
+    fn part(
+        &self,
+        disk: &dyn Disk,
+        section: usize,
+        offset: usize,
+        length: usize,
+    ) -> Result<Vec<u8>, IndexError> {
+        let is_checked = self
+            .checked
+            .get(section)
+            .is_some_and(|checked| checked.load(Ordering::Relaxed));
+        if is_checked {
+            let at = self.offset(section) + offset as u64;
+            return Ok(disk.read_range(&self.path, at, length)?);
         }
-        Ok(None)
+        let whole = self.section(disk, section)?;
+        let part = whole.get(offset..offset + length);
+        Ok(part.unwrap_or_default().to_vec())
+    }
+
+    /// A whole section, verified.
+    fn section(&self, disk: &dyn Disk, section: usize) -> Result<Vec<u8>, IndexError> {
+        let (length, check) = self.sections.get(section).copied().unwrap_or_default();
+        let bytes = disk.read_range(&self.path, self.offset(section), length)?;
+        if hash::checksum(&bytes, self.identity.check_seed()) != check {
+            return Err(IndexError::Damaged("a section does not match its checksum"));
+        }
+        if let Some(checked) = self.checked.get(section) {
+            checked.store(true, Ordering::Relaxed);
+        }
+        Ok(bytes)
+    }
+
+    /// Where a section begins.
+    fn offset(&self, section: usize) -> u64 {
+        let before = self.sections.iter().take(section);
+        before.fold(HEADER_BYTES as u64, |at, (length, _)| at + *length as u64)
     }
 
     /// Reads and verifies the whole file again.
@@ -201,13 +254,6 @@ impl IndexFile {
 }
 
 impl Loaded {
-    /// All entries without keys, ascending by sequence: what the window is rebuilt from.
-    pub(crate) fn identities(&self) -> impl DoubleEndedIterator<Item = Identified> {
-        self.rows
-            .chunks_exact(ROW_BYTES)
-            .map(|row| identified(self.first, row))
-    }
-
     /// The entry of one sequence.
     pub(crate) fn identity_at(&self, sequence: u64) -> Option<Identified> {
         let wanted = u32::try_from(sequence.checked_sub(self.first)?).ok()?;
@@ -218,13 +264,6 @@ impl Loaded {
         });
         let found = identified(self.first, row(at)?);
         (found.sequence == sequence).then_some(found)
-    }
-
-    /// The newest entry of one identity; looks at all.
-    pub(crate) fn find(&self, id_hash: u128) -> Option<Identified> {
-        self.identities()
-            .rev()
-            .find(|entry| entry.id_hash == id_hash)
     }
 
     /// Sequences of one lane above `after`, ascending.
@@ -293,18 +332,16 @@ fn identified(first: u64, row: &[u8]) -> Identified {
     Identified {
         sequence: first + u64::from(word(row, 0)),
         accepted_at: long(row, 4),
-        id_hash: u128::from(long(row, 12)) | u128::from(long(row, 20)) << 64,
-        fingerprint: Some(long(row, 28)).filter(|fingerprint| *fingerprint != 0),
+        fingerprint: Some(long(row, 12)).filter(|fingerprint| *fingerprint != 0),
     }
 }
 
-/// What is known of an event by its identity.
+/// What an index knows of an event that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identified {
     pub(crate) sequence: u64,
     /// In microseconds since the epoch.
     pub(crate) accepted_at: u64,
-    pub(crate) id_hash: u128,
     /// `None` where the id was made here.
     pub(crate) fingerprint: Option<u64>,
 }
@@ -314,7 +351,6 @@ impl From<&Entry> for Identified {
         Self {
             sequence: entry.sequence,
             accepted_at: entry.accepted_at,
-            id_hash: entry.id_hash,
             fingerprint: entry.fingerprint,
         }
     }
@@ -361,6 +397,9 @@ impl Header {
         if format > FORMAT {
             return Err(IndexError::Newer(format));
         }
+        if format < FORMAT {
+            return Err(IndexError::Older(format));
+        }
         let identity = Identity {
             generation: word(header, 12),
             shard: u16::try_from(word(header, 16)).unwrap_or(u16::MAX),
@@ -380,14 +419,15 @@ impl Header {
             last: long(header, 52),
             newest: long(header, 60),
             rows: length(68),
-            sections: [0, 1, 2, 3]
+            sections: [0, 1, 2, 3, 4]
                 .map(|index| SECTIONS_AT + index * 16)
                 .map(|at| (length(at), long(header, at + 8))),
         })
     }
 }
 
-fn encode(identity: Identity, recent: &Recent) -> Vec<u8> {
+/// The bytes of a file, and length and checksum of each of its sections.
+fn encode(identity: Identity, recent: &Recent) -> ([(usize, u64); SECTIONS], Vec<u8>) {
     let entries = recent.entries();
     let first = entries.first().map_or(0, |entry| entry.sequence);
     let last = entries.last().map_or(0, |entry| entry.sequence);
@@ -404,7 +444,6 @@ fn encode(identity: Identity, recent: &Recent) -> Vec<u8> {
     for entry in entries {
         rows.extend(offset(entry.sequence));
         rows.extend(entry.accepted_at.to_le_bytes());
-        rows.extend(entry.id_hash.to_le_bytes());
         rows.extend(entry.fingerprint.unwrap_or(0).to_le_bytes());
         keyed.extend(entry.key_hash.map(|key| (key, entry.sequence)));
         for id in entry.destinations.ids() {
@@ -426,7 +465,10 @@ fn encode(identity: Identity, recent: &Recent) -> Vec<u8> {
     let lists = lanes.into_values().flatten().collect();
 
     let seed = identity.check_seed();
-    let sections: [Vec<u8>; SECTIONS] = [directory, rows, keys, lists];
+    let sections: [Vec<u8>; SECTIONS] = [directory, by_id::encode(entries), rows, keys, lists];
+    let known = sections
+        .each_ref()
+        .map(|section| (section.len(), hash::checksum(section, seed)));
     let mut bytes = Vec::with_capacity(HEADER_BYTES + sections.iter().map(Vec::len).sum::<usize>());
     bytes.extend(MAGIC);
     bytes.extend(FORMAT.to_le_bytes());
@@ -443,16 +485,16 @@ fn encode(identity: Identity, recent: &Recent) -> Vec<u8> {
             .to_le_bytes(),
     );
     bytes.extend((entries.len() as u64).to_le_bytes());
-    for section in &sections {
-        bytes.extend((section.len() as u64).to_le_bytes());
-        bytes.extend(hash::checksum(section, seed).to_le_bytes());
+    for (length, check) in known {
+        bytes.extend((length as u64).to_le_bytes());
+        bytes.extend(check.to_le_bytes());
     }
     let check = hash::checksum(&bytes, seed);
     bytes.extend(check.to_le_bytes());
     for section in sections {
         bytes.extend(section);
     }
-    bytes
+    (known, bytes)
 }
 
 fn decode(bytes: &[u8]) -> Result<(Header, Loaded), IndexError> {
@@ -470,7 +512,7 @@ fn decode(bytes: &[u8]) -> Result<(Header, Loaded), IndexError> {
         rest = after;
         sections.push(section);
     }
-    let [directory, rows, keys, lists] = sections.as_slice() else {
+    let [directory, _, rows, keys, lists] = sections.as_slice() else {
         return Err(IndexError::Damaged("a section is missing"));
     };
     if rest.len() > NOTE_BYTES {
@@ -496,34 +538,6 @@ fn split_lists(directory: &[u8], mut lists: &[u8]) -> Option<Vec<(DestinationId,
             Some((DestinationId(word(lane, 0)), list.to_vec()))
         })
         .collect()
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes
-        .get(at..at + 4)
-        .and_then(|b| b.try_into().ok())
-        .map_or(0, u32::from_le_bytes)
-}
-
-fn long(bytes: &[u8], at: usize) -> u64 {
-    bytes
-        .get(at..at + 8)
-        .and_then(|b| b.try_into().ok())
-        .map_or(0, u64::from_le_bytes)
-}
-
-/// The first index in `0..count` for which `before` no longer holds.
-fn partition(count: usize, before: impl Fn(usize) -> bool) -> usize {
-    let (mut low, mut high) = (0, count);
-    while low < high {
-        let middle = low.midpoint(high);
-        if before(middle) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low
 }
 
 /// A loaded index file that several readers share.

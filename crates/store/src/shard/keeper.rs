@@ -293,21 +293,16 @@ fn drop_empty(shard: &Shard, segment: &Segment) -> bool {
 
 /// Unlinks index files whose every id has left the window, by time or by number.
 fn forget(shard: &Shard) {
-    let window = u64::try_from(shard.options.window.as_micros()).unwrap_or(u64::MAX);
-    let oldest = shard.clock.now().as_micros().saturating_sub(window);
-    let mut rows = shard.held_rows();
+    let oldest = shard.clock.now().as_micros();
+    let oldest = oldest.saturating_sub(shard.window.reach().micros);
+    shard.window.expire(oldest);
     let mut remembered = shard
         .remembered
         .write()
         .unwrap_or_else(PoisonError::into_inner);
-    let mut gone = Vec::new();
-    for segment in remembered.iter().rev() {
-        if segment.newest() < oldest || rows >= shard.options.window_ids {
-            gone.push(Arc::clone(segment));
-        }
-        rows += segment.rows();
-    }
-    remembered.retain(|segment| gone.iter().all(|other| other.number() != segment.number()));
+    let gone: Vec<Arc<Segment>> = remembered
+        .extract_if(.., |segment| !shard.window.names(segment))
+        .collect();
     drop(remembered);
     for segment in gone {
         if let Err(error) = shard.disk.unlink(&segment.index_path) {

@@ -1,4 +1,4 @@
-//! Finding events of a shard again, by identity and by place; of those that are resolved and gone, what
+//! Finding events of a shard again by place; of those that are resolved and gone, what
 //! the index files still remember.
 
 use std::sync::Arc;
@@ -12,21 +12,6 @@ use crate::error::ReadError;
 use crate::figures::Found;
 
 impl Shard {
-    /// The newest event of an identity, also beyond the window; may read the disk.
-    pub(crate) fn find(&self, id_hash: u128) -> Result<Option<Found>, ReadError> {
-        if let Some(known) = self.confirm(id_hash, &self.window.candidates(id_hash))? {
-            return self.found(known.sequence);
-        }
-        // Beyond the window, and for ids that were made here: every index is asked, newest first.
-        for segment in self.known().iter().rev() {
-            // A damaged index is named in health; the others still answer.
-            if let Ok(Some(found)) = segment.find(self.disk.as_ref(), id_hash) {
-                return self.found(found.sequence);
-            }
-        }
-        Ok(None)
-    }
-
     /// The event at a sequence; may read the disk.
     pub(crate) fn found(&self, sequence: u64) -> Result<Option<Found>, ReadError> {
         let Some((segment, held)) = self.segment_of(sequence) else {
@@ -55,7 +40,8 @@ impl Shard {
     }
 }
 
-fn unreadable(segment: &Segment, error: &IndexError) -> ReadError {
+/// What an unreadable index file is to the caller.
+pub(crate) fn unreadable(segment: &Segment, error: &IndexError) -> ReadError {
     ReadError::Failed {
         file: segment.index_path.display().to_string(),
         reason: error.to_string(),

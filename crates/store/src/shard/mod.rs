@@ -17,7 +17,7 @@ pub(crate) mod restore;
 
 mod account;
 pub(crate) mod keeper;
-mod look_up;
+pub(crate) mod look_up;
 pub(crate) mod mark;
 mod mend;
 pub(crate) mod preparer;

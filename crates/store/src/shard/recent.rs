@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hashbrown::{HashTable, hash_table};
 use wayhold_model::{DestinationId, DestinationSet};
 
 use super::row::Row;
@@ -25,6 +26,8 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recent {
     entries: Vec<Entry>,
+    /// Of each id the newest entry, one whose producer gave the id before others.
+    by_id: HashTable<u32>,
     counts: BTreeMap<DestinationId, u64>,
 }
 
@@ -39,6 +42,29 @@ impl Recent {
             key_hash: row.stored.key_hash,
             destinations: Arc::clone(&row.stored.destinations),
         });
+        self.note_id();
+    }
+
+    /// Makes the entry that was added last the one that is found by its id.
+    fn note_id(&mut self) {
+        let Self { entries, by_id, .. } = self;
+        let Some(added) = entries.last() else { return };
+        let at = u32::try_from(entries.len() - 1).unwrap_or(u32::MAX);
+        let entry = |at: u32| entries.get(at as usize);
+        let hash = |at: &u32| entry(*at).map_or(0, |entry| spread(entry.id_hash));
+        let is_same = |at: &u32| entry(*at).is_some_and(|entry| entry.id_hash == added.id_hash);
+        match by_id.entry(spread(added.id_hash), is_same, hash) {
+            hash_table::Entry::Vacant(free) => {
+                free.insert(at);
+            }
+            hash_table::Entry::Occupied(mut known) => {
+                let was_given =
+                    entry(*known.get()).is_some_and(|known| known.fingerprint.is_some());
+                if added.fingerprint.is_some() || !was_given {
+                    *known.get_mut() = at;
+                }
+            }
+        }
     }
 
     /// Adds what is known of an event; sequences ascend.
@@ -73,9 +99,11 @@ impl Recent {
         )
     }
 
-    /// The entry of one identity; looks at all.
+    /// The newest entry of one id; of several, one whose producer gave the id.
     pub(crate) fn find(&self, id_hash: u128) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.id_hash == id_hash)
+        let entry = |at: u32| self.entries.get(at as usize);
+        let is_it = |at: &u32| entry(*at).is_some_and(|entry| entry.id_hash == id_hash);
+        entry(*self.by_id.find(spread(id_hash), is_it)?)
     }
 
     /// Sequences of one lane above `after`, ascending.
@@ -108,4 +136,9 @@ impl Recent {
             .partition_point(|entry| entry.sequence <= after);
         self.entries.get(start..).unwrap_or_default().iter()
     }
+}
+
+/// An id hash is spread evenly already: half of it does.
+fn spread(id_hash: u128) -> u64 {
+    u64::try_from(id_hash >> 64).unwrap_or(0)
 }

@@ -29,18 +29,17 @@ pub(crate) struct Segment {
     pub(crate) bytes: AtomicU64,
     /// Held by who changes its files: writes the index, moves the WAL, removes them.
     pub(crate) files: Mutex<()>,
-    /// Whether the whole index file was held against its checksums since it was opened: from then on
-    /// single rows of it are read.
-    verified: AtomicBool,
     /// When it was found resolved, in microseconds since the epoch; 0 before.
     resolved_at: AtomicU64,
+    /// The newest chapter of the idempotency window that names it; 0 while none did.
+    pub(crate) chapter: AtomicU64,
     /// Whether its database goes, or is gone.
     dropped: AtomicBool,
 }
 
 enum Index {
     Memory(Recent),
-    File(IndexFile),
+    File(Arc<IndexFile>),
 }
 
 impl Segment {
@@ -52,7 +51,7 @@ impl Segment {
     /// A sealed segment.
     pub(crate) fn indexed(dir: &Path, file: IndexFile) -> Self {
         let resolved_at = file.resolved_at;
-        let segment = Self::with_index(dir, file.identity, Index::File(file));
+        let segment = Self::with_index(dir, file.identity, Index::File(Arc::new(file)));
         segment.resolved_at.store(resolved_at, Ordering::Release);
         segment
     }
@@ -68,8 +67,8 @@ impl Segment {
             checkpointed: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
             files: Mutex::default(),
-            verified: AtomicBool::new(false),
             resolved_at: AtomicU64::new(0),
+            chapter: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
         }
     }
@@ -141,7 +140,7 @@ impl Segment {
             Index::File(_) => return Ok(()),
         };
         let file = IndexFile::write(disk, &self.index_path, self.identity, &recent)?;
-        *self.index.write().unwrap_or_else(PoisonError::into_inner) = Index::File(file);
+        *self.index.write().unwrap_or_else(PoisonError::into_inner) = Index::File(Arc::new(file));
         Ok(())
     }
 
@@ -151,7 +150,7 @@ impl Segment {
         if let Some(at) = self.resolved_at() {
             file.note_resolved(disk, at)?;
         }
-        *self.index.write().unwrap_or_else(PoisonError::into_inner) = Index::File(file);
+        *self.index.write().unwrap_or_else(PoisonError::into_inner) = Index::File(Arc::new(file));
         Ok(())
     }
 
@@ -237,32 +236,32 @@ impl Segment {
         disk: &dyn Disk,
         sequence: u64,
     ) -> Result<Option<Identified>, IndexError> {
-        if self.is_indexed() && !self.verified.load(Ordering::Relaxed) {
-            let loaded = self.load(disk)?;
-            self.verified.store(true, Ordering::Relaxed);
-            return Ok(loaded.identity_at(sequence));
+        if let Index::Memory(recent) = &*self.read() {
+            return Ok(recent.entry(sequence).map(Identified::from));
         }
-        match &*self.read() {
-            Index::Memory(recent) => Ok(recent.entry(sequence).map(Identified::from)),
-            Index::File(file) => file.identity_at(disk, sequence),
-        }
+        Ok(self.load(disk)?.identity_at(sequence))
     }
 
-    /// Hands every identity to `take`, ascending by sequence.
-    pub(crate) fn each_identity(
+    /// Hands all id hashes to `take`, ascending where they come from a file, each with the row of its event
+    /// counted from 0.
+    pub(crate) fn with_ids(
         &self,
         disk: &dyn Disk,
-        take: impl FnMut(Identified),
+        take: impl FnOnce(&mut dyn Iterator<Item = (u128, usize)>),
     ) -> Result<(), IndexError> {
         if let Index::Memory(recent) = &*self.read() {
-            recent.entries().iter().map(Identified::from).for_each(take);
+            let entries = recent.entries().iter().enumerate();
+            take(&mut entries.map(|(row, entry)| (entry.id_hash, row)));
             return Ok(());
         }
-        self.load(disk)?.identities().for_each(take);
+        if let Some(file) = self.index_file() {
+            take(&mut file.ids(disk)?.rows());
+        }
         Ok(())
     }
 
-    /// The newest event of one identity; looks at all.
+    /// The newest event of one id; of several, one whose producer gave the id. From a file in one small
+    /// read.
     pub(crate) fn find(
         &self,
         disk: &dyn Disk,
@@ -271,7 +270,10 @@ impl Segment {
         if let Index::Memory(recent) = &*self.read() {
             return Ok(recent.find(id_hash).map(Identified::from));
         }
-        Ok(self.load(disk)?.find(id_hash))
+        match self.index_file() {
+            Some(file) => file.find(disk, id_hash),
+            None => Ok(None),
+        }
     }
 
     /// Whom the event of one sequence owes a delivery to.
@@ -296,7 +298,7 @@ impl Segment {
             return Ok(index);
         }
         let file = match &*self.read() {
-            Index::File(file) => file.clone(),
+            Index::File(file) => Arc::clone(file),
             Index::Memory(_) => return Err(IndexError::Damaged("it is not written yet")),
         };
         let index = Arc::new(file.load(disk)?);
@@ -325,6 +327,14 @@ impl Segment {
     /// Whether its database goes, or is gone, because nobody needs it any more.
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
+    }
+
+    /// Apart from its lock, which is not held while the disk works: the writer adds under it.
+    fn index_file(&self) -> Option<Arc<IndexFile>> {
+        match &*self.read() {
+            Index::File(file) => Some(Arc::clone(file)),
+            Index::Memory(_) => None,
+        }
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Index> {

@@ -26,7 +26,7 @@ use crate::connection::Fault;
 use crate::delivery::NewEvent;
 use crate::error::AppendError;
 use crate::options::{CHECKPOINTS_WAITING_MAX, UNINDEXED_MAX};
-use crate::window::Reservations;
+use crate::window::{Placed, Reservations};
 
 /// Events of one request on their way to the disk.
 pub(crate) struct Request {
@@ -261,12 +261,17 @@ impl Writer {
         );
         self.write_mark();
         let mut sequence = first;
+        let mut placed = Placed { chapter: 0, ids: 0 };
         for request in group.drain(..) {
             let answer = sequence;
             for queued in &request.events {
-                if queued.new.identified {
-                    self.shard.window.remember(queued.id_hash, sequence);
+                if placed.ids == 0 {
+                    let left = usize::try_from(self.next - sequence).unwrap_or(usize::MAX);
+                    let segment = &self.active.segment;
+                    placed = self.shard.window.place(segment, left, self.now.as_micros());
                 }
+                placed.ids -= 1;
+                self.shard.window.remember(queued.id_hash, placed.chapter);
                 sequence += 1;
             }
             request.reservations.remembered();

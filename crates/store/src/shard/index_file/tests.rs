@@ -80,18 +80,20 @@ fn an_index_file_answers_what_the_memory_index_answered() {
             loaded.identity_at(entry.sequence),
             Some(Identified::from(entry))
         );
-        assert_eq!(loaded.find(entry.id_hash), Some(Identified::from(entry)));
+        assert_eq!(
+            file.find(&SystemDisk, entry.id_hash).unwrap(),
+            Some(Identified::from(entry))
+        );
+        assert_eq!(recent.find(entry.id_hash), Some(entry));
         assert_eq!(loaded.destinations_of(entry.sequence), *entry.destinations);
     }
     assert_eq!(loaded.identity_at(101), None);
-    for sequence in 98..202 {
-        assert_eq!(
-            file.identity_at(&SystemDisk, sequence).unwrap(),
-            loaded.identity_at(sequence),
-            "{sequence}"
-        );
-    }
-    assert_eq!(loaded.find(1), None);
+    assert_eq!(file.find(&SystemDisk, 1).unwrap(), None);
+    let mut ids: Vec<(u128, usize)> = file.ids(&SystemDisk).unwrap().rows().collect();
+    assert!(ids.is_sorted());
+    ids.sort_unstable_by_key(|(_, row)| *row);
+    let expected = recent.entries().iter().map(|entry| entry.id_hash);
+    assert!(ids.into_iter().eq(expected.zip(0..)));
 }
 
 #[test]
@@ -105,5 +107,46 @@ fn every_flipped_byte_and_every_cut_is_found() {
         damaged[offset] ^= 1;
         assert!(decode(&damaged).is_err(), "byte {offset}");
         assert!(decode(&whole[..offset]).is_err(), "cut at {offset}");
+    }
+}
+
+/// Whoever looks an id up reads a few rows: only what was held against its checksum may be believed.
+#[test]
+fn a_flipped_byte_of_ids_or_rows_is_found_before_anything_is_read_from_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("7.idx");
+    let recent = recent(50);
+    let written = IndexFile::write(&SystemDisk, &path, IDENTITY, &recent).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    for section in [IDS, ROWS] {
+        let at = usize::try_from(written.offset(section)).unwrap();
+        let (length, _) = written.sections[section];
+        for offset in at..at + length {
+            let mut damaged = whole.clone();
+            damaged[offset] ^= 1;
+            std::fs::write(&path, damaged).unwrap();
+            let file = IndexFile::open(&SystemDisk, &path).unwrap();
+            for entry in recent.entries().iter().step_by(17) {
+                assert!(matches!(
+                    file.find(&SystemDisk, entry.id_hash),
+                    Err(IndexError::Damaged(_))
+                ));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_of_an_older_format_is_told_from_a_damaged_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("7.idx");
+    IndexFile::write(&SystemDisk, &path, IDENTITY, &recent(8)).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    for (format, expected) in [(FORMAT - 1, true), (FORMAT + 1, false)] {
+        bytes[8..12].copy_from_slice(&format.to_le_bytes());
+        std::fs::write(&path, &bytes).unwrap();
+        let error = IndexFile::open(&SystemDisk, &path).unwrap_err();
+        assert_eq!(matches!(error, IndexError::Older(_)), expected, "{error}");
+        assert_eq!(matches!(error, IndexError::Newer(_)), !expected, "{error}");
     }
 }
