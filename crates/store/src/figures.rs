@@ -80,7 +80,8 @@ pub struct Figures {
     pub window_ids: u64,
     /// Age of the oldest id remembered.
     pub window_reach: Duration,
-    /// Age of the oldest segment that holds something unresolved: no pending event is older.
+    /// Age of the first event of the oldest segment that holds something unresolved: no pending event is
+    /// older, redriven ones aside.
     pub oldest_unresolved: Option<Duration>,
 }
 

@@ -13,7 +13,9 @@ use support::{
     HandClock, copy_of, destinations, drain, event, eventually, files, fill, ids, names, open, tiny,
 };
 use wayhold_model::{OutcomeKind, Timestamp};
-use wayhold_store::{AppendError, AttemptRecord, DeliveryState, OpenError, Options, Resolution};
+use wayhold_store::{
+    AppendError, AttemptRecord, DeliveryState, OpenError, Options, Resolution, Store,
+};
 
 /// Runs a case at tiny limits and at production's.
 async fn at_both_limits<F: Future<Output = ()>>(case: impl Fn(Options) -> F) {
@@ -400,7 +402,7 @@ async fn a_second_process_is_refused_and_told_who_holds_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let clock = HandClock::new();
     let (store, _) = open(dir.path(), &tiny(), &clock);
-    let second = wayhold_store::Store::open(dir.path(), tiny(), Arc::new(clock.clone()));
+    let second = Store::open(dir.path(), tiny(), Arc::new(clock.clone()));
     let Err(OpenError::Locked { holder, .. }) = second else {
         panic!("expected a refusal")
     };
@@ -431,7 +433,7 @@ async fn dropping_a_request_at_any_time_leaves_its_event_absent_or_stored() {
 }
 
 async fn fill_unkeyed(
-    store: &wayhold_store::Store,
+    store: &Store,
     count: u64,
     to: &[wayhold_model::DestinationId],
 ) -> Vec<wayhold_store::Receipt> {
@@ -445,6 +447,36 @@ async fn fill_unkeyed(
         );
     }
     receipts
+}
+
+#[tokio::test]
+async fn the_oldest_pending_event_is_never_older_than_the_figures_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = HandClock::new();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let to = destinations(&store, 1);
+    let age = |store: &Store| store.figures().oldest_unresolved;
+    assert_eq!(age(&store), None);
+    // One minute apart, in segments of eight.
+    for n in 0..20 {
+        fill(&store, n, 1, 3, &to).await;
+        clock.forward(Duration::from_secs(60));
+    }
+    let minutes = |n: u64| Some(Duration::from_secs(n * 60));
+    let mut lane = store.lane(to[0]).unwrap();
+    let all = drain(&mut lane, 100);
+    let handle = lane.handle();
+    for (n, delivery) in all.iter().enumerate() {
+        // Exact at the start of a segment, also of the one that takes rows, and no younger within.
+        let first = n as u64 / 8 * 8;
+        assert_eq!(age(&store), minutes(20 - first), "{n} are resolved");
+        handle.settle(&delivery.event, Resolution::Delivered);
+    }
+    assert_eq!(age(&store), None);
+    store.stop();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    assert_eq!(age(&store), None);
+    store.stop();
 }
 
 #[tokio::test]

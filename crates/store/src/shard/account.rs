@@ -1,15 +1,16 @@
 //! What a shard counts: the accounting identity per lane, and sizes for metrics and status.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use wayhold_model::{DestinationId, LaneId, Sequence};
 
 use super::core::{Held, Shard};
+use super::segment::Segment;
 use crate::delivery::LaneTotals;
 use crate::figures::Figures;
-use crate::progress::Totals;
+use crate::progress::{LaneView, Totals};
 
 impl Shard {
     /// Counts of one lane from three sources that know nothing of each other: index files count what
@@ -106,11 +107,31 @@ impl Shard {
             commit_buckets: self.commits.by_duration.each_ref().map(load),
             commit_micros: load(&self.commits.micros),
             group_buckets: self.commits.by_size.each_ref().map(load),
-            oldest_unresolved: segments
-                .iter()
-                .find(|segment| segment.is_closed())
-                .map(|segment| Duration::from_micros(now.saturating_sub(segment.newest()))),
+            oldest_unresolved: self.oldest_unresolved(&segments, now),
             ..Figures::default()
         }
+    }
+
+    /// Whether anything of a segment is unresolved, by the counts: reads nothing.
+    pub(crate) fn has_unresolved(&self, segment: &Segment) -> bool {
+        let Some((first, last)) = segment.span() else {
+            return false;
+        };
+        segment.counts().into_iter().any(|(destination, count)| {
+            let unresolved =
+                |view: LaneView<'_>| view.unresolved_of(count, Sequence(first), Sequence(last)) > 0;
+            match self.lane_of(destination) {
+                Some(lane) => self.progress.view(lane, unresolved),
+                // Whoever it is, nobody has delivered it.
+                None => true,
+            }
+        })
+    }
+
+    /// Age of the first event of the first segment that has something unresolved.
+    fn oldest_unresolved(&self, segments: &[Arc<Segment>], now: u64) -> Option<Duration> {
+        let segment = segments.iter().find(|one| self.has_unresolved(one))?;
+        let oldest = segment.oldest(self.disk.as_ref()).ok()??;
+        Some(Duration::from_micros(now.saturating_sub(oldest)))
     }
 }

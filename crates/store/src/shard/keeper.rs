@@ -19,7 +19,7 @@ use super::index_file::IndexError;
 use super::segment::Segment;
 use super::segment_file;
 use crate::disk::{Overwrite, unlink_database};
-use crate::progress::{LaneView, NotDurable, ResolvedSegment};
+use crate::progress::{NotDurable, ResolvedSegment};
 
 /// How often resolved segments are looked for: cleaning is not urgent, and each look costs a little.
 const CLEAN_EVERY: Duration = Duration::from_millis(250);
@@ -198,25 +198,13 @@ fn raise_floors(shard: &Shard) {
 /// Whether every delivery of a segment is resolved: first by the counts, which costs no reading, then, once
 /// they say so, by every single delivery.
 fn look(shard: &Shard, segment: &Segment) -> Result<bool, IndexError> {
-    let Some((first, last)) = segment.span() else {
+    if shard.has_unresolved(segment) {
         return Ok(false);
-    };
-    let (first, last) = (Sequence(first), Sequence(last));
-    let counts = segment.counts();
-    let lanes: Option<Vec<(DestinationId, LaneId, u64)>> = counts
-        .into_iter()
-        .map(|(destination, count)| Some((destination, shard.lane_of(destination)?, count)))
-        .collect();
-    let Some(lanes) = lanes else {
-        return Ok(false);
-    };
-    for (_, lane, count) in &lanes {
-        let unresolved = |view: LaneView<'_>| view.unresolved_of(*count, first, last);
-        if shard.progress.view(*lane, unresolved) > 0 {
-            return Ok(false);
-        }
     }
-    for (destination, lane, _) in lanes {
+    for destination in segment.counts().into_keys() {
+        let Some(lane) = shard.lane_of(destination) else {
+            return Ok(false);
+        };
         let unresolved = match first_unresolved(shard, segment, destination, lane) {
             Err(error) if shard.mend_index(segment, &error) => {
                 first_unresolved(shard, segment, destination, lane)

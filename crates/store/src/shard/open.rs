@@ -181,6 +181,8 @@ impl Surroundings {
         for segment in &recovered.retained {
             shard.retain_segment(segment);
         }
+        // What is kept gives way, so accepting need not wait for the first round of the keeper.
+        shard.space.check();
         (Arc::new(shard), start)
     }
 }

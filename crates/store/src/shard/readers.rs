@@ -14,7 +14,7 @@ pub(crate) struct Readers {
     open_max: usize,
 }
 
-type SharedReader = Arc<Mutex<SegmentReader>>;
+pub(crate) type SharedReader = Arc<Mutex<SegmentReader>>;
 
 /// A segment's rows cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +85,8 @@ impl Readers {
         open.iter().all(|(other, _)| *other != number)
     }
 
-    fn cached(&self, number: u64) -> Option<SharedReader> {
+    /// The open connection to a segment; as long as somebody has it the segment is not removed.
+    pub(crate) fn cached(&self, number: u64) -> Option<SharedReader> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let at = open.iter().position(|(other, _)| *other == number)?;
         let entry = open.remove(at);

@@ -148,3 +148,97 @@ impl Pace<'_> {
 fn pause_after(took: Duration) -> Duration {
     took.saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use wayhold_model::{Clock, DestinationSet, Event, EventParts, Timestamp};
+
+    use super::*;
+    use crate::{NewEvent, Options, Store};
+
+    #[test]
+    fn a_pause_is_in_proportion_to_the_step_and_has_an_end() {
+        let pause = |millis| pause_after(Duration::from_millis(millis));
+        assert_eq!(pause(0), Duration::ZERO);
+        assert_eq!(pause(3), Duration::from_millis(12));
+        assert_eq!(pause(50), PAUSE_MAX);
+        assert_eq!(pause_after(Duration::MAX), PAUSE_MAX);
+    }
+
+    #[derive(Debug)]
+    struct HandClock(AtomicU64);
+
+    impl Clock for HandClock {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+        }
+    }
+
+    fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+        let started = Instant::now();
+        while !holds() {
+            assert!(started.elapsed() < Duration::from_secs(20), "never: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Stores events that are owed to nobody, so resolved at once.
+    async fn store_events(store: &Store, count: u64) {
+        for n in 0..count {
+            let parts = EventParts {
+                id: &n.to_string(),
+                source: "/test",
+                kind: "com.example.test",
+                ..EventParts::default()
+            };
+            let new = NewEvent {
+                event: Arc::new(Event::new(&parts).unwrap()),
+                destinations: Arc::new(DestinationSet::new([])),
+                identified: false,
+            };
+            store.append(vec![new]).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reader_delays_the_removal_of_its_segment_and_of_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Arc::new(HandClock(AtomicU64::new(1)));
+        let hour = Duration::from_secs(3600);
+        let options = Options {
+            segment_rows: 8,
+            tail_bytes: 0,
+            window_ids: 1_000,
+            min_free: Some(0),
+            reserve_bytes: 4096,
+            retention: hour,
+            ..Options::default()
+        };
+        let as_clock: Arc<dyn Clock> = Arc::<HandClock>::clone(&clock);
+        let (store, _) = Store::open(dir.path(), options, as_clock).unwrap();
+        store_events(&store, 24).await;
+        let retained = || store.figures().segments_retained;
+        eventually("three are resolved", || retained() == 3);
+        let shard = store.inner().shards.all().next().unwrap();
+        assert!(shard.event(9).unwrap().is_some());
+        let reader = shard.readers.cached(2).unwrap();
+        clock
+            .0
+            .fetch_add(u64::try_from(hour.as_micros()).unwrap(), Ordering::SeqCst);
+        eventually("the others are removed", || retained() == 1);
+        store_events(&store, 8).await;
+        eventually("what comes after is kept as ever", || retained() == 2);
+        let path = shard.dir.join("2.db");
+        // It can still be read by whoever has it, whole; nobody opens it again.
+        let rows = reader.lock().unwrap().rows(&[9, 16], usize::MAX).unwrap();
+        assert!(rows.iter().all(Result::is_ok) && path.exists());
+        drop(reader);
+        eventually("it is removed too", || retained() == 1);
+        assert!(!path.exists());
+        assert!(shard.event(9).unwrap().is_none());
+        assert_eq!(store.health().degraded, Vec::<String>::new());
+        store.stop();
+    }
+}

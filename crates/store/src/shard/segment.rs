@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use wayhold_model::{DestinationId, DestinationSet};
 
@@ -29,6 +29,8 @@ pub(crate) struct Segment {
     pub(crate) bytes: AtomicU64,
     /// Held by who changes its files: writes the index, moves the WAL, removes them.
     pub(crate) files: Mutex<()>,
+    /// When its first event was accepted, once somebody asked.
+    oldest: OnceLock<u64>,
     /// When it was found resolved, in microseconds since the epoch; 0 before.
     resolved_at: AtomicU64,
     /// The newest chapter of the idempotency window that names it; 0 while none did.
@@ -67,6 +69,7 @@ impl Segment {
             checkpointed: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
             files: Mutex::default(),
+            oldest: OnceLock::new(),
             resolved_at: AtomicU64::new(0),
             chapter: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
@@ -220,6 +223,18 @@ impl Segment {
             Index::Memory(recent) => recent.entries().last().map_or(0, |entry| entry.accepted_at),
             Index::File(file) => file.newest,
         }
+    }
+
+    /// When its first event was accepted, in microseconds since the epoch; reads the index file once.
+    pub(crate) fn oldest(&self, disk: &dyn Disk) -> Result<Option<u64>, IndexError> {
+        if let Some(oldest) = self.oldest.get() {
+            return Ok(Some(*oldest));
+        }
+        let Some((first, _)) = self.span() else {
+            return Ok(None);
+        };
+        let oldest = self.identity_at(disk, first)?;
+        Ok(oldest.map(|first| *self.oldest.get_or_init(|| first.accepted_at)))
     }
 
     /// How many events it holds.
