@@ -14,6 +14,7 @@ pub mod error;
 pub mod figures;
 pub mod lane;
 pub mod options;
+pub mod sizing;
 pub mod store;
 
 mod append;

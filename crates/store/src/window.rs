@@ -29,6 +29,15 @@ use table::{Live, Table};
 /// Independently locked parts, so that connections rarely meet: a lock is held for one look-up.
 const STRIPES: usize = 16;
 
+/// Bytes of the tables of a window over so many ids, once all of them are in use.
+pub(crate) fn bytes(ids: u64) -> u64 {
+    let reach = Reach {
+        ids: usize::try_from(ids).unwrap_or(usize::MAX),
+        micros: u64::MAX,
+    };
+    (STRIPES * Table::bytes(reach.ids_held().div_ceil(STRIPES))) as u64
+}
+
 /// The ids of the window.
 pub(crate) struct Window {
     stripes: Box<[Stripe]>,

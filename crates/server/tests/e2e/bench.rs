@@ -41,11 +41,84 @@ fn working_in(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-fn numbers(object: &Value, names: &[&str]) {
-    for name in names {
-        assert!(object[name].is_number(), "{name} in {object}");
-    }
-}
+/// Every number of the report by where it is, of lists in their first element.
+const NUMBERS: &[(&str, &[&str])] = &[
+    (
+        "",
+        &["seconds", "data_bytes_per_event", "settled_bytes_per_event"],
+    ),
+    ("/machine", &["cores", "memory_bytes"]),
+    ("/sync/0", &["bytes", "count", "p50_ms", "p99_ms", "max_ms"]),
+    (
+        "/accept/0",
+        &[
+            "callers",
+            "events_per_request",
+            "events",
+            "events_per_second",
+            "p50_ms",
+            "p99_ms",
+            "refused",
+            "events_per_commit",
+            "commit_ms",
+            "disk_bytes_per_event",
+            "server_cpu_us_per_event",
+            "generator_cpu_us_per_event",
+        ],
+    ),
+    (
+        "/backlog",
+        &[
+            "events",
+            "empty_bytes",
+            "filled_bytes",
+            "drained_bytes",
+            "drained",
+            "drained_per_second",
+            "cpu_us_per_delivery",
+        ],
+    ),
+    ("/lanes/0", &["lanes", "bytes"]),
+    (
+        "/sizing",
+        &["index_bytes_per_event", "window_seconds", "window_ids"],
+    ),
+    (
+        "/sizing/disk/0",
+        &[
+            "events_per_second",
+            "retained_bytes",
+            "index_bytes",
+            "in_motion_bytes",
+            "kept_free_bytes",
+            "total_bytes",
+            "away_hour_bytes",
+            "whole_window_ids",
+            "whole_window_disk_bytes",
+            "whole_window_memory_bytes",
+        ],
+    ),
+    (
+        "/sizing/memory/0",
+        &[
+            "lanes",
+            "server_bytes",
+            "tail_bytes",
+            "queue_bytes",
+            "window_bytes",
+            "total_bytes",
+        ],
+    ),
+    (
+        "/sizing/rate/0",
+        &[
+            "sync_ms",
+            "callers",
+            "events_per_request",
+            "events_per_second",
+        ],
+    ),
+];
 
 #[test]
 fn the_report_has_every_part_and_a_store_beside_it_is_not_touched() {
@@ -65,65 +138,47 @@ fn the_report_has_every_part_and_a_store_beside_it_is_not_touched() {
     assert_eq!(contents(dir.path()), before);
 
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    numbers(
-        &report,
-        &["seconds", "data_bytes_per_event", "settled_bytes_per_event"],
-    );
-    numbers(&report["machine"], &["cores", "memory_bytes"]);
+    for (place, names) in NUMBERS {
+        let object = report.pointer(place).unwrap();
+        for name in *names {
+            assert!(object[name].is_number(), "{name} in {report}");
+        }
+    }
     assert!(report["warnings"].is_array());
-    let kinds = [
+    assert!(report["sizing"]["rate"][0]["is_disk"].is_boolean());
+    let kinds = list(&report["sync"], |one| {
+        (one["write"].clone(), one["bytes"].clone())
+    });
+    let expected = [
         ("append", 4096),
         ("append", 65536),
         ("overwrite", 4096),
         ("overwrite", 65536),
     ];
-    for (at, (write, bytes)) in kinds.into_iter().enumerate() {
-        let syncs = &report["sync"][at];
-        assert_eq!(
-            (&syncs["write"], &syncs["bytes"]),
-            (&write.into(), &bytes.into())
-        );
-        numbers(syncs, &["count", "p50_ms", "p99_ms", "max_ms"]);
-    }
-    let accept = report["accept"].as_array().unwrap();
-    for (one, loaded) in accept.iter().zip([(1, 1), (4, 1), (64, 100)]) {
-        assert_eq!(
-            (&one["callers"], &one["events_per_request"]),
-            (&loaded.0.into(), &loaded.1.into())
-        );
+    assert_eq!(
+        kinds,
+        expected.map(|(write, bytes)| (write.into(), bytes.into()))
+    );
+    let loads = list(&report["accept"], |one| {
         assert!(one["events_per_second"].as_f64().unwrap() > 0.0, "{one}");
         assert!(one["events_per_commit"].as_f64().unwrap() >= 1.0, "{one}");
         assert!(
             one["disk_bytes_per_event"].as_f64().unwrap() > 1024.0,
             "{one}"
         );
-        numbers(
-            one,
-            &[
-                "events",
-                "p50_ms",
-                "p99_ms",
-                "refused",
-                "commit_ms",
-                "server_cpu_us_per_event",
-                "generator_cpu_us_per_event",
-            ],
-        );
-    }
-    assert_eq!(accept.len(), 3);
-    let backlog = &report["backlog"];
-    numbers(
-        backlog,
-        &[
-            "events",
-            "drained",
-            "drained_per_second",
-            "cpu_us_per_delivery",
-        ],
+        (one["callers"].clone(), one["events_per_request"].clone())
+    });
+    let expected = [(1, 1), (4, 1), (64, 100)];
+    assert_eq!(
+        loads,
+        expected.map(|(callers, events)| (callers.into(), events.into()))
     );
-    numbers(backlog, &["empty_bytes", "filled_bytes", "drained_bytes"]);
-    assert_eq!(report["lanes"][0]["lanes"], 1);
-    assert_eq!(report["lanes"][1]["lanes"], 50);
+    let lanes = list(&report["lanes"], |one| one["lanes"].clone());
+    assert_eq!(lanes, [1, 50]);
+}
+
+fn list<T>(value: &Value, take: impl FnMut(&Value) -> T) -> Vec<T> {
+    value.as_array().unwrap().iter().map(take).collect()
 }
 
 #[test]
@@ -135,7 +190,14 @@ fn a_person_gets_a_table_for_each_part() {
     );
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = stdout(&output);
-    for words in ["append", "CALLERS", "Drain", "waiting", "50 destinations"] {
+    for words in [
+        "append",
+        "CALLERS",
+        "Drain",
+        "waiting",
+        "50 destinations",
+        "window_ids",
+    ] {
         assert!(text.contains(words), "{words} in\n{text}");
     }
     // Without a data directory the disk of the place where it would be is measured.

@@ -46,6 +46,10 @@ const ROW_BYTES: usize = 4 + 8 + 8;
 const KEY_BYTES: usize = 8 + 4;
 const NOTE_MAGIC: &[u8; 8] = b"RESOLVED";
 const NOTE_BYTES: usize = 8 + 8 + 8;
+/// What an event with a key takes, beside its obligations.
+pub(crate) const EVENT_BYTES: usize = ID_BYTES + ROW_BYTES + KEY_BYTES;
+/// What an obligation takes: its place in the list of its lane.
+pub(crate) const OBLIGATION_BYTES: usize = 4;
 
 /// Who a segment is; repeated in its database and its index file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -69,8 +69,8 @@ struct Home {
 impl Table {
     /// A table for this many ids.
     pub(super) fn new(ids: usize) -> Self {
-        let buckets = ids.div_ceil(LOAD).max(1);
-        let entries = vec![FREE; (buckets + 1) * BUCKET].into_boxed_slice();
+        let buckets = Self::buckets(ids);
+        let entries = vec![FREE; Self::bytes(ids) / size_of::<u32>()].into_boxed_slice();
         let begin = entries.as_ptr().align_offset(BUCKET * size_of::<u32>());
         Self {
             // Only a nicety of speed: where it is not told, buckets take two lines.
@@ -79,6 +79,15 @@ impl Table {
             buckets,
             aside: BTreeSet::new(),
         }
+    }
+
+    fn buckets(ids: usize) -> usize {
+        ids.div_ceil(LOAD).max(1)
+    }
+
+    /// Bytes of a table for this many ids; one bucket more than it has, to begin with a line of the cache.
+    pub(super) fn bytes(ids: usize) -> usize {
+        (Self::buckets(ids) + 1) * BUCKET * size_of::<u32>()
     }
 
     /// Adds an id that was accepted in a chapter.

@@ -20,6 +20,8 @@ pub mod backlog;
 pub mod lanes;
 pub mod settled;
 
+pub mod sizing;
+
 pub mod progress;
 pub mod report;
 
@@ -122,11 +124,13 @@ impl Bench {
         let outcome = block_on(async {
             let signal = StopSignal::new()?;
             tokio::select! {
-                report = self.measure(&folder, &stop) => report,
+                // First, since an interruption at the terminal ends the load generator too.
+                biased;
                 signal = signal.received() => {
                     stop.store(true, Ordering::Relaxed);
                     Err(Failure::new(Exit::Failed, format!("stopped by {signal}")))
                 }
+                report = self.measure(&folder, &stop) => report,
             }
         });
         // The runtime has ended and with it all that writes into the folder.
@@ -155,7 +159,7 @@ impl Bench {
             let dir = folder.path().join(format!("step-{at}"));
             run_step(*step, (dir, stop), (bytes, share), &mut report).await?;
         }
-        report.finish(begun.elapsed(), folder.is_in_memory());
+        report.finish(begun.elapsed(), folder.is_in_memory(), &Options::default());
         Ok(report)
     }
 }

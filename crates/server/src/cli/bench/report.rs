@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
+use wayhold_store::Options;
 
 use super::super::output::Output;
 use super::accept::{Accepted, per};
@@ -12,6 +13,8 @@ use super::backlog::Backlog;
 use super::lanes::{Lanes, bytes_per_lane};
 use super::load::request::DATA_BYTES;
 use super::machine::Machine;
+use super::settled::event_bytes;
+use super::sizing::{CALLERS, Costs, Sizing};
 use super::sync::{Syncs, warnings};
 
 /// Everything that was measured.
@@ -34,6 +37,8 @@ pub struct Report {
     pub lanes: Vec<Lanes>,
     /// Bytes on disk of one event that waits for long.
     pub settled_bytes_per_event: Option<f64>,
+    /// What follows; absent where something could not be measured.
+    sizing: Option<Sizing>,
 }
 
 impl Report {
@@ -51,19 +56,46 @@ impl Report {
             backlog: None,
             lanes: Vec::new(),
             settled_bytes_per_event: None,
+            sizing: None,
         }
     }
 
-    /// Everything is measured.
-    pub fn finish(&mut self, took: Duration, in_memory: bool) {
+    /// Everything is measured; what follows is said for a store with these options.
+    pub fn finish(&mut self, took: Duration, in_memory: bool, options: &Options) {
         self.seconds = took.as_secs_f64();
         self.warnings = warnings(&self.sync, in_memory);
+        self.sizing = self.costs().map(|costs| Sizing::of(&costs, options));
         let refused: u64 = self.accept.iter().map(|accepted| accepted.refused).sum();
         if refused > 0 {
             self.warnings.push(format!(
                 "{refused} requests were refused while accepting was measured: the disk did not keep up"
             ));
         }
+    }
+
+    /// What the sizing rule takes from the measures: of events that come alone those with the most callers.
+    fn costs(&self) -> Option<Costs> {
+        let (single, bulk): (Vec<&Accepted>, Vec<&Accepted>) = self
+            .accept
+            .iter()
+            .filter(|one| one.events > 0)
+            .partition(|one| one.events_per_request == 1);
+        let most = single.iter().max_by_key(|one| one.callers)?;
+        let backlog = self.backlog.as_ref()?;
+        Some(Costs {
+            cores: whole(self.machine.cores as u64),
+            sync_ms: self.sync.first()?.took.p50_ms,
+            accept_us: most.server_cpu_us_per_event,
+            accept_bulk_us: bulk.first()?.server_cpu_us_per_event,
+            deliver_us: backlog.cpu_us_per_delivery,
+            event_bytes: whole(event_bytes() as u64),
+            fresh_bytes: most.disk_bytes_per_event,
+            settled_bytes: self
+                .settled_bytes_per_event
+                .unwrap_or(most.disk_bytes_per_event),
+            empty_bytes: backlog.empty_bytes,
+            lane_bytes: bytes_per_lane(&self.lanes),
+        })
     }
 
     /// Prints it.
@@ -84,6 +116,13 @@ impl Report {
         self.print_accept(output);
         self.print_drain(output);
         self.print_memory(output);
+        match &self.sizing {
+            Some(sizing) => self.print_sizing(sizing, output),
+            None => heading(
+                output,
+                "There was too little time to say what follows; give more --time",
+            ),
+        }
     }
 
     fn print_sync(&self, output: &mut Output) {
@@ -205,6 +244,152 @@ impl Report {
             ),
         ]);
         output.table(["SERVER", "RESIDENT"], &rows);
+    }
+
+    fn print_sizing(&self, sizing: &Sizing, output: &mut Output) {
+        heading(
+            output,
+            "What follows for events like these, with the default settings (docs/sizing.md has the rule)",
+        );
+        print_rates(sizing, output);
+        print_disk(sizing, self.settled_bytes_per_event, output);
+        print_window(sizing, output);
+        heading(output, "Memory, at the most");
+        let rows: Vec<_> = sizing
+            .memory
+            .iter()
+            .map(|one| {
+                [
+                    one.lanes.to_string(),
+                    size(one.server_bytes),
+                    size(one.tail_bytes),
+                    size(one.queue_bytes),
+                    size(one.window_bytes),
+                    size(one.total_bytes),
+                ]
+            })
+            .collect();
+        output.table(
+            [
+                "DESTINATIONS",
+                "SERVER",
+                "NEWEST EVENTS",
+                "WAITING REQUESTS",
+                "IDS",
+                "TOTAL",
+            ],
+            &rows,
+        );
+        heading(
+            output,
+            "Not enough? In this order: more events a request, more callers, a faster disk; where the",
+        );
+        output
+            .line("processors end it, more of them, and with more than four of them more shards.");
+    }
+}
+
+fn print_rates(sizing: &Sizing, output: &mut Output) {
+    heading(
+        output,
+        "Events a second at the most, by sync and by callers x events a request; this disk first",
+    );
+    let rows: Vec<_> = sizing
+        .rate
+        .as_chunks::<{ CALLERS.len() }>()
+        .0
+        .iter()
+        .map(|of_sync| {
+            let [first, ..] = of_sync;
+            let [a, b, c, d, e] = of_sync.each_ref().map(|one| {
+                let mark = if one.is_disk { "" } else { " *" };
+                format!("{}{mark}", grouped(one.events_per_second))
+            });
+            [millis(first.sync_ms), a, b, c, d, e]
+        })
+        .collect();
+    let loads = CALLERS.map(|(callers, batch)| format!("{callers} x {batch}"));
+    let [a, b, c, d, e] = loads.each_ref().map(String::as_str);
+    output.table(["SYNC", a, b, c, d, e], &rows);
+    output.line("* as far as these processors go, with all of them for the server");
+}
+
+fn print_disk(sizing: &Sizing, settled: Option<f64>, output: &mut Output) {
+    heading(
+        output,
+        "Disk, while destinations take everything; and for each hour that one is away",
+    );
+    let rows: Vec<_> = sizing
+        .disk
+        .iter()
+        .map(|one| {
+            [
+                grouped(one.events_per_second),
+                size(one.retained_bytes),
+                size(one.index_bytes),
+                size(one.in_motion_bytes),
+                size(one.kept_free_bytes),
+                size(one.total_bytes),
+                size(one.away_hour_bytes),
+            ]
+        })
+        .collect();
+    output.table(
+        [
+            "EVENTS/S",
+            "FOR REPLAY",
+            "INDEX FILES",
+            "IN MOTION",
+            "KEPT FREE",
+            "TOTAL",
+            "AN HOUR AWAY",
+        ],
+        &rows,
+    );
+    output.line(format!(
+        "An event that waits takes {} bytes, and {} in index files while its id is remembered.",
+        grouped(settled.unwrap_or_default()),
+        sizing.index_bytes_per_event
+    ));
+}
+
+fn print_window(sizing: &Sizing, output: &mut Output) {
+    heading(
+        output,
+        &format!(
+            "Ids are remembered for {:.0} h and at most {} of them. To reach that far at any rate:",
+            sizing.window_seconds / 3_600.0,
+            grouped(whole(sizing.window_ids))
+        ),
+    );
+    let rows: Vec<_> = sizing
+        .disk
+        .iter()
+        .map(|one| {
+            [
+                grouped(one.events_per_second),
+                grouped(whole(one.whole_window_ids)),
+                size(one.whole_window_disk_bytes),
+                size(one.whole_window_memory_bytes),
+            ]
+        })
+        .collect();
+    output.table(["EVENTS/S", "window_ids", "INDEX FILES", "MEMORY"], &rows);
+}
+
+/// Bytes in the unit that suits them.
+fn size(bytes: u64) -> String {
+    const KIB: f64 = 1024.0;
+    let bytes = whole(bytes);
+    let (unit, name) = [(KIB * KIB * KIB, "GiB"), (KIB * KIB, "MiB"), (KIB, "KiB")]
+        .into_iter()
+        .find(|(unit, _)| bytes >= *unit)
+        .unwrap_or((1.0, "B"));
+    let number = bytes / unit;
+    if number < 10.0 && unit > 1.0 {
+        format!("{number:.1} {name}")
+    } else {
+        format!("{} {name}", grouped(number))
     }
 }
 

@@ -58,11 +58,11 @@ pub struct Load {
 /// What came of it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Loaded {
-    /// Events acknowledged after the warm-up.
+    /// Events acknowledged, without those of the warm-up.
     pub events: u64,
     /// How long that took.
     pub seconds: f64,
-    /// Requests and how long their answers took, after the warm-up.
+    /// Their requests, and how long the answers took.
     pub answers: Distribution,
     /// Requests that were not acknowledged.
     pub refused: u64,
@@ -82,13 +82,20 @@ struct Common {
     next: AtomicU64,
 }
 
-/// What one caller saw after the warm-up.
+/// What callers saw.
 #[derive(Default)]
 struct Seen {
-    took: Vec<Duration>,
-    /// When the first counted request was sent and the last answered.
-    span: Option<(Instant, Instant)>,
+    acknowledged: Vec<Acknowledged>,
     refused: u64,
+}
+
+/// One request that was acknowledged.
+#[derive(Clone, Copy)]
+struct Acknowledged {
+    sent: Instant,
+    answered: Instant,
+    /// Whether it was sent in the warm-up.
+    early: bool,
 }
 
 impl Load {
@@ -142,9 +149,11 @@ impl Load {
     }
 
     async fn make(self) -> io::Result<Loaded> {
-        let mut connections = Vec::new();
-        for _ in 0..self.callers {
-            connections.push(Connection::open(self.target).await?);
+        // Made ready before the time begins.
+        let mut ready = Vec::new();
+        for number in 0..self.callers {
+            let connection = Connection::open(self.target).await?;
+            ready.push((connection, Request::new(self.target, self.batch, number)));
         }
         let until = Duration::from_millis(self.millis);
         let common = Arc::new(Common {
@@ -156,20 +165,24 @@ impl Load {
             next: AtomicU64::new(0),
         });
         let mut callers = JoinSet::new();
-        for (number, connection) in connections.into_iter().enumerate() {
-            let request = Request::new(self.target, self.batch, number);
+        for (connection, request) in ready {
             callers.spawn(call(connection, request, self.batch, Arc::clone(&common)));
         }
         let mut all = Seen::default();
         while let Some(seen) = callers.join_next().await {
             all.add(seen.map_err(io::Error::other)??);
         }
-        let span = all.span.map_or(Duration::ZERO, |(from, to)| to - from);
+        let refused = all.refused;
+        let counted = all.counted();
+        let first = counted.iter().map(|one| one.sent).min();
+        let last = counted.iter().map(|one| one.answered).max();
+        let span = first.zip(last).map(|(first, last)| last - first);
+        let took = counted.iter().map(|one| one.answered - one.sent);
         Ok(Loaded {
-            events: all.took.len() as u64 * self.batch as u64,
-            seconds: span.as_secs_f64(),
-            answers: Distribution::of(all.took),
-            refused: all.refused,
+            events: counted.len() as u64 * self.batch as u64,
+            seconds: span.unwrap_or_default().as_secs_f64(),
+            answers: Distribution::of(took.collect()),
+            refused,
             cpu_seconds: machine::cpu("self")?.as_secs_f64(),
         })
     }
@@ -193,23 +206,55 @@ async fn call(
         if status != 202 {
             seen.refused += 1;
             tokio::time::sleep(REFUSED_WAIT).await;
-        } else if sent - common.begun >= common.count_from || first >= common.count_from_event {
-            seen.took.push(answered - sent);
-            let from = seen.span.map_or(sent, |(from, _)| from);
-            seen.span = Some((from, answered));
+        } else {
+            let early = sent - common.begun < common.count_from && first < common.count_from_event;
+            seen.acknowledged.push(Acknowledged {
+                sent,
+                answered,
+                early,
+            });
         }
     }
 }
 
 impl Seen {
     fn add(&mut self, other: Self) {
-        self.took.extend(other.took);
+        self.acknowledged.extend(other.acknowledged);
         self.refused += other.refused;
-        self.span = match (self.span, other.span) {
-            (Some((from, to)), Some((other_from, other_to))) => {
-                Some((from.min(other_from), to.max(other_to)))
-            }
-            (span, None) | (None, span) => span,
+    }
+
+    /// What came after the warm-up; all of it where the server was too slow for a second request.
+    fn counted(self) -> Vec<Acknowledged> {
+        if self.acknowledged.iter().all(|one| one.early) {
+            return self.acknowledged;
+        }
+        let mut counted = self.acknowledged;
+        counted.retain(|one| !one.early);
+        counted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_warm_up_is_left_out_unless_there_is_nothing_else() {
+        let now = Instant::now();
+        let one = |early| Acknowledged {
+            sent: now,
+            answered: now,
+            early,
         };
+        let counted = |early: &[bool]| {
+            let seen = Seen {
+                acknowledged: early.iter().copied().map(one).collect(),
+                refused: 0,
+            };
+            seen.counted().len()
+        };
+        assert_eq!(counted(&[true, false, true, false, false]), 3);
+        assert_eq!(counted(&[true, true]), 2);
+        assert_eq!(counted(&[]), 0);
     }
 }
