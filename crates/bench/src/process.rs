@@ -106,12 +106,46 @@ impl Drop for Server {
 
 /// Runs `load` against a server, in a process of its own, to its end.
 pub fn load(target: SocketAddr, flags: &[String]) -> Result<Report, BenchError> {
-    let output = this_program()?
+    report(load_command(target, flags)?.stdin(Stdio::null()).spawn()?)
+}
+
+/// The same, which ends sooner when it need not go on.
+pub fn load_while(
+    target: SocketAddr,
+    flags: &[String],
+    mut goes_on: impl FnMut() -> Result<bool, BenchError>,
+) -> Result<Report, BenchError> {
+    let mut child = load_command(target, flags)?
+        .arg("--until-told")
+        .stdin(Stdio::piped())
+        .spawn()?;
+    while child.try_wait()?.is_none() {
+        match goes_on() {
+            Ok(true) => std::thread::sleep(POLL),
+            Ok(false) => break,
+            Err(error) => {
+                child.kill()?;
+                child.wait()?;
+                return Err(error);
+            }
+        }
+    }
+    // Waiting closes its input, which tells it.
+    report(child)
+}
+
+fn load_command(target: SocketAddr, flags: &[String]) -> Result<Command, BenchError> {
+    let mut command = this_program()?;
+    command
         .args(["load", "--target", &target.to_string()])
         .args(flags)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()?;
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit());
+    Ok(command)
+}
+
+fn report(load: Child) -> Result<Report, BenchError> {
+    let output = load.wait_with_output()?;
     if !output.status.success() {
         return Err(format!("the load ended early: {}", output.status).into());
     }

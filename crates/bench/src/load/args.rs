@@ -1,6 +1,9 @@
 //! What a load is: how many connections, what they send, how fast and until when.
 
+use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -36,6 +39,9 @@ pub struct Args {
     /// Ordering keys in use.
     #[arg(long, default_value_t = crate::payload::KEYS)]
     pub keys: u64,
+    /// Ends sooner when its standard input does.
+    #[arg(long)]
+    pub until_told: bool,
     /// Begins every id; one prefix may be sent once to a server, or its events are duplicates.
     #[arg(long, default_value = "load")]
     pub prefix: String,
@@ -71,7 +77,16 @@ impl Args {
 /// # Errors
 /// When the server cannot be reached, breaks a connection, or speaks no HTTP/1.1 with lengths.
 pub fn main(args: &Args) -> Result<(), BenchError> {
-    let report = Generator::connect(args)?.run()?;
+    let told = Arc::new(AtomicBool::new(false));
+    if args.until_told {
+        let told = Arc::clone(&told);
+        std::thread::spawn(move || {
+            // An input that cannot be read has ended as well.
+            let _read = io::copy(&mut io::stdin().lock(), &mut io::sink());
+            told.store(true, Ordering::Release);
+        });
+    }
+    let report = Generator::connect(args)?.run(&told)?;
     print_line(&report)
 }
 

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
@@ -61,11 +62,11 @@ impl Generator {
         })
     }
 
-    /// Sends until the load ends.
+    /// Sends until the load ends, or until it is `told` to.
     ///
     /// # Errors
     /// When a connection breaks: then there is nothing to report.
-    pub fn run(mut self) -> io::Result<Report> {
+    pub fn run(mut self, told: &AtomicBool) -> io::Result<Report> {
         let started = Instant::now();
         let (measure_from, end) = match self.stop {
             Stop::After { warmup, measured } => {
@@ -102,7 +103,7 @@ impl Generator {
                 Stop::After { .. } => end.is_some_and(|end| now >= end),
                 Stop::Events(events) => latencies.events(self.requests.batch()) >= events,
             };
-            if over {
+            if over || told.load(Ordering::Acquire) {
                 return Ok(latencies.report(self.requests.batch(), now - measure_from));
             }
         }

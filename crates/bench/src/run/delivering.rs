@@ -10,7 +10,7 @@ use super::disk::Written;
 use super::part::{Part, Round};
 use super::series::Figures;
 use super::verdict::{Derived, Target};
-use super::{behind, control};
+use super::{behind, control, unlink};
 use crate::BenchError;
 use crate::load::Report;
 use crate::process::{Server, load};
@@ -35,6 +35,10 @@ pub const PART: Part = Part {
         "disk.bytes_per_byte.batch100",
         "disk.process_bytes_per_byte.single64",
         "disk.process_bytes_per_byte.batch100",
+        unlink::BEFORE,
+        unlink::DURING,
+        unlink::REMOVED,
+        unlink::SECONDS,
     ],
     targets: &[
         Target::at_least(
@@ -55,6 +59,7 @@ pub const PART: Part = Part {
         ),
         Target::at_most(Derived::Figure("disk.bytes_per_byte.single64"), 3.0, 2.2),
         Target::at_most(Derived::Figure("disk.bytes_per_byte.batch100"), 2.6, 1.6),
+        unlink::TARGET,
     ],
     round,
 };
@@ -93,6 +98,15 @@ fn round(round: &Round<'_>, figures: &mut Figures) -> Result<(), BenchError> {
     ];
     if round.wants_any(&batch100) {
         session.written(("batch100", BATCH.0, BATCH.1), figures)?;
+    }
+    let removing = [
+        unlink::BEFORE,
+        unlink::DURING,
+        unlink::REMOVED,
+        unlink::SECONDS,
+    ];
+    if round.wants_any(&removing) {
+        return unlink::measure(round, data.path(), session.server, figures);
     }
     session.server.stop()?;
     Ok(())

@@ -14,6 +14,7 @@ pub mod segments;
 pub mod behind;
 pub mod delivering;
 pub mod disk;
+pub mod unlink;
 
 pub mod drain;
 

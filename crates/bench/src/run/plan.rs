@@ -17,6 +17,8 @@ pub struct Plan {
     pub segment_changes: u64,
     /// How many events a slow consumer is behind.
     pub behind: u64,
+    /// Bytes of segments that are removed at once.
+    pub unlinked: u64,
     /// Ids in the idempotency window of a new store; none given is as many as it takes.
     pub window_ids: Option<u64>,
     /// Pending events before a drain.
@@ -47,6 +49,7 @@ impl Plan {
             route_seconds: 0.2,
             segment_changes: 20,
             behind: 200_000,
+            unlinked: 2 * 1024 * 1024 * 1024,
             window_ids: None,
             backlog: 500_000,
             backlog_classic: 20_000,
@@ -73,6 +76,7 @@ impl Plan {
             route_seconds: 0.02,
             segment_changes: 1,
             behind: 5_000,
+            unlinked: 160 * 1024 * 1024,
             window_ids: Some(20_000),
             backlog: 20_000,
             backlog_classic: 1_000,

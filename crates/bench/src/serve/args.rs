@@ -36,6 +36,9 @@ pub struct Args {
     #[cfg(feature = "kafka")]
     #[arg(long, requires = "kafka")]
     pub topic: Option<String>,
+    /// Wayhold keeps this much of what was delivered, instead of what it keeps by default.
+    #[arg(long)]
+    pub retention_bytes: Option<u64>,
     /// Wayhold's idempotency window begins with this many ids instead of full.
     #[arg(long)]
     pub window_ids: Option<u64>,

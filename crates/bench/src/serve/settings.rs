@@ -18,7 +18,10 @@ to = ["sink"]
 /// The checked configuration of one server, as a file and flags would give it.
 pub fn settings(args: &Args) -> Result<Config, BenchError> {
     let file = args.data.join("wayhold.toml");
-    std::fs::write(&file, destination(args) + ROUTE)?;
+    let retention = args.retention_bytes.map_or_else(String::new, |bytes| {
+        format!("[retention]\nbytes = \"{bytes} B\"\n")
+    });
+    std::fs::write(&file, retention + &destination(args) + ROUTE)?;
     let overrides = Overrides {
         data: Some(args.data.join("data")),
         listen: vec![ListenAddr::Tcp(args.listen)],
