@@ -56,6 +56,9 @@ pub trait Disk: Send + Sync + std::fmt::Debug + 'static {
     /// Renames a file durably within its directory.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
+    /// Puts a whole copy of a file in place, durably, as `replace` does.
+    fn copy(&self, from: &Path, to: &Path) -> io::Result<()>;
+
     /// Whether there is something of that name.
     fn exists(&self, path: &Path) -> io::Result<bool>;
 
@@ -78,17 +81,32 @@ pub trait Overwrite: Send + std::fmt::Debug {
 /// Puts a file aside under `<name>.quarantined.<n>` and returns that name. What the store does not
 /// understand is kept for a person, never deleted.
 pub fn quarantine(disk: &dyn Disk, path: &Path) -> io::Result<PathBuf> {
+    let aside = name_aside(disk, path)?;
+    disk.rename(path, &aside)?;
+    Ok(aside)
+}
+
+fn name_aside(disk: &dyn Disk, path: &Path) -> io::Result<PathBuf> {
     let mut number = 1_u32;
     loop {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".quarantined.{number}"));
-        let aside = PathBuf::from(name);
+        let aside = with_suffix(path, &format!(".quarantined.{number}"));
         if !disk.exists(&aside)? {
-            disk.rename(path, &aside)?;
             return Ok(aside);
         }
         number += 1;
     }
+}
+
+/// Copies a SQLite file aside with its WAL, as they are; the main file last, so that a repetition finds
+/// that there is no whole copy.
+pub fn copy_database_aside(disk: &dyn Disk, path: &Path) -> io::Result<PathBuf> {
+    let aside = name_aside(disk, path)?;
+    let log = with_suffix(path, "-wal");
+    if disk.exists(&log)? {
+        disk.copy(&log, &with_suffix(&aside, "-wal"))?;
+    }
+    disk.copy(path, &aside)?;
+    Ok(aside)
 }
 
 /// Puts a SQLite file aside with what belongs to it (`-wal`, `-shm`), so that the three keep fitting
@@ -209,6 +227,16 @@ impl Disk for SystemDisk {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         std::fs::rename(from, to)?;
         sync_parent(to)
+    }
+
+    fn copy(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let temporary = with_suffix(to, ".tmp");
+        std::fs::copy(from, &temporary)?;
+        OpenOptions::new()
+            .write(true)
+            .open(&temporary)?
+            .sync_all()?;
+        self.rename(&temporary, to)
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {

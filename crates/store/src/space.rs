@@ -213,6 +213,9 @@ mod tests {
         fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
             SystemDisk.rename(from, to)
         }
+        fn copy(&self, from: &Path, to: &Path) -> io::Result<()> {
+            SystemDisk.copy(from, to)
+        }
         fn exists(&self, path: &Path) -> io::Result<bool> {
             SystemDisk.exists(path)
         }

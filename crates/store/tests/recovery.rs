@@ -413,6 +413,46 @@ async fn the_sequence_of_a_damaged_row_above_the_mark_is_not_given_again() {
     store.stop();
 }
 
+#[tokio::test]
+async fn a_damaged_segment_is_still_there_as_it_was_found_when_its_rest_is_delivered_and_gone() {
+    let clock = HandClock::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &options(), &clock);
+    let to = destinations(&store, 1);
+    fill(&store, 0, 40, 5, &to).await;
+    let killed = copy_of(dir.path());
+    store.stop();
+    let database = largest(&shard(killed.path()), ".db-wal").replace("-wal", "");
+    let connection = rusqlite::Connection::open(&database).unwrap();
+    let damaged = connection.execute("UPDATE events SET data = x'00' WHERE id = '20'", []);
+    assert_eq!(damaged.unwrap(), 1);
+    // It stays open: at its end the log would go into the database.
+    let gone_at_once = Options {
+        retention: Duration::ZERO,
+        ..options()
+    };
+    let (store, recovery) = open(killed.path(), &gone_at_once, &clock);
+    let named = |text: &str| recovery.findings.iter().any(|one| one.contains(text));
+    assert!(named("g1.s0.21") && named("was copied to"));
+    let mut lane = store.lane(to[0]).unwrap();
+    let rest = drain(&mut lane, 100);
+    assert_eq!(rest.len(), 39);
+    let positions: Vec<_> = rest.iter().map(|one| one.event.position).collect();
+    lane.handle().settle_delivered(&positions);
+    eventually("the segment is removed", || {
+        !Path::new(&database).exists() && store.figures().segments_retained == 0
+    });
+    store.stop();
+    let (store, again) = open(killed.path(), &gone_at_once, &clock);
+    assert_eq!(again.findings, Vec::<String>::new());
+    store.stop();
+    let copy = rusqlite::Connection::open(format!("{database}.quarantined.1")).unwrap();
+    let rows = copy.query_row("SELECT count(*) FROM events", [], |row| {
+        row.get::<_, i64>(0)
+    });
+    assert_eq!(rows.unwrap(), 40);
+}
+
 /// The largest file of a directory whose name ends so.
 fn largest(dir: &Path, ending: &str) -> String {
     std::fs::read_dir(dir)

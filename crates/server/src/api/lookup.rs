@@ -34,8 +34,8 @@ struct EventBody {
     accepted_at: String,
     /// What order is kept by; `null` where there is none, or the content is gone.
     key: Option<String>,
-    /// The event in CloudEvents' JSON format; `null` once every delivery is resolved and its segment
-    /// was removed.
+    /// The event in CloudEvents' JSON format; `null` once everything of its segment is resolved and the
+    /// retention is over.
     event: Option<Box<RawValue>>,
     deliveries: Vec<DeliveryBody>,
 }

@@ -15,4 +15,5 @@ mod command_line;
 mod first_minute;
 mod letters;
 mod limits;
+mod retention;
 mod start_and_stop;

@@ -23,7 +23,7 @@ use super::row::Row;
 use super::segment::{Segment, database_path, index_path};
 use super::segment_file::{SegmentError, SegmentReader};
 use super::writer::{Active, Start, advance};
-use crate::disk::{Disk, quarantine, quarantine_database, unlink_database};
+use crate::disk::{Disk, copy_database_aside, quarantine, quarantine_database, unlink_database};
 use crate::error::OpenError;
 use crate::progress::Progress;
 
@@ -322,7 +322,7 @@ impl Opening<'_> {
                         true => u64::MAX,
                         false => marked,
                     };
-                    let (recent, last) = self.read(&reader, &path, proven, &mut left);
+                    let (recent, last, is_whole) = self.read(&reader, &path, proven, &mut left);
                     drop(reader);
                     if last < marked {
                         self.condition.degraded(format!(
@@ -330,6 +330,9 @@ impl Opening<'_> {
                             path.display(),
                             last + 1
                         ));
+                    }
+                    if !is_whole || last < marked {
+                        self.keep_copy(&path);
                     }
                     left.sealable
                         .push(Segment::unindexed(self.dir(), identity, recent));
@@ -372,16 +375,17 @@ impl Opening<'_> {
     }
 
     /// Reads what there is of a segment: rows up to `proven` are where they belong, those above it are
-    /// left to be copied. Also the last sequence that the file names.
+    /// left to be copied. Also the last sequence that the file names, and whether all of it was whole.
     fn read(
         &self,
         reader: &SegmentReader,
         path: &Path,
         proven: u64,
         left: &mut Left,
-    ) -> (Recent, u64) {
+    ) -> (Recent, u64, bool) {
         let mut recent = Recent::default();
         let mut last = 0;
+        let mut is_whole = true;
         let whole = reader.each(|row| match row {
             Ok(row) => {
                 let sequence = row.stored.position.sequence.0;
@@ -393,6 +397,7 @@ impl Opening<'_> {
                 }
             }
             Err(damaged) => {
+                is_whole = false;
                 last = last.max(damaged.sequence);
                 self.condition.degraded(format!(
                     "event g{}.s{}.{} in {} is damaged on disk",
@@ -404,13 +409,31 @@ impl Opening<'_> {
             }
         });
         if let Err(error) = whole {
+            is_whole = false;
             self.condition.degraded(format!(
                 "{} cannot be read whole, what lies on its damaged pages is lost: {error}",
                 path.display()
             ));
         }
         left.highest = left.highest.max(last);
-        (recent, last)
+        (recent, last, is_whole)
+    }
+
+    /// What is damaged is kept as it was found: the segment goes once the rest of it is delivered, and
+    /// its index will know only that rest.
+    fn keep_copy(&self, path: &Path) {
+        let path_shown = path.display();
+        self.condition
+            .degraded(match copy_database_aside(self.disk(), path) {
+                Ok(aside) => format!(
+                    "{path_shown} was copied to {} as it was found",
+                    aside.display()
+                ),
+                // No reason not to serve the rest.
+                Err(error) => {
+                    format!("{path_shown} cannot be copied aside as it was found: {error}")
+                }
+            });
     }
 
     fn set_aside_database(

@@ -65,7 +65,7 @@ fn due(shard: &Shard) -> Vec<Arc<Segment>> {
     let over = over(&kept, limits);
     retained
         .into_iter()
-        .filter(|segment| segment.is_dropped() || over.contains(&segment.number()))
+        .filter(|segment| segment.is_dropped() || over.binary_search(&segment.number()).is_ok())
         .collect()
 }
 

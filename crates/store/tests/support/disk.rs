@@ -89,6 +89,9 @@ impl Disk for HookedDisk {
         (self.before)("rename", from)?;
         SystemDisk.rename(from, to)
     }
+    fn copy(&self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemDisk.copy(from, to)
+    }
     fn exists(&self, path: &Path) -> io::Result<bool> {
         SystemDisk.exists(path)
     }
