@@ -11,6 +11,7 @@ pub mod store;
 
 pub mod process;
 pub mod run;
+pub mod window;
 
 /// Why a measurement has no result: a sentence for the person who started it.
 pub type BenchError = Box<dyn std::error::Error + Send + Sync>;

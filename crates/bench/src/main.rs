@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use mimalloc::MiMalloc;
 #[cfg(feature = "kafka")]
 use wayhold_bench::kafka;
-use wayhold_bench::{BenchError, load, run, serve, store};
+use wayhold_bench::{BenchError, load, run, serve, store, window};
 
 /// The allocator of the shipped binary, so that all servers here have it.
 #[global_allocator]
@@ -32,6 +32,8 @@ enum Command {
     Produce(kafka::Args),
     /// Measures the store alone and prints what it took as one line of JSON.
     Store(store::Args),
+    /// Sets accepting with a long idempotency window in little memory against the ordinary one. As root.
+    Window(window::Args),
     /// Runs every comparison in interleaved rounds and prints medians and spreads.
     Run(run::Args),
 }
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "kafka")]
         Command::Produce(args) => kafka::main(&args),
         Command::Store(args) => store::main(&args),
+        Command::Window(args) => window::main(&args),
         Command::Run(args) => run::main(&args),
     };
     match outcome {

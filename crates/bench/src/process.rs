@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::BenchError;
 use crate::load::Report;
 use crate::store::kernel::{Memory, cpu, memory, written};
+use crate::window::limit::MemoryLimit;
 
 /// Longest time from a server's start until it listens.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,19 +30,52 @@ pub struct Server {
     pub start: Duration,
 }
 
-impl Server {
-    /// Starts `serve KIND` of this program on a free port and waits until it listens.
-    pub fn start(kind: &str, data: &Path, flags: &[String]) -> Result<Self, BenchError> {
+/// How a server is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// Which one.
+    pub kind: &'a str,
+    /// Where it keeps its data.
+    pub data: &'a Path,
+    /// How much memory it may hold.
+    pub limit: Option<&'a MemoryLimit>,
+    /// Longest time until it listens.
+    pub patience: Duration,
+}
+
+impl<'a> Start<'a> {
+    /// Without a limit, and listening soon.
+    pub fn new(kind: &'a str, data: &'a Path) -> Self {
+        Self {
+            kind,
+            data,
+            limit: None,
+            patience: READY_TIMEOUT,
+        }
+    }
+
+    /// Starts it on a free port and waits until it listens.
+    pub fn run(&self, flags: &[String]) -> Result<Server, BenchError> {
+        let Self {
+            kind,
+            data,
+            limit,
+            patience,
+        } = self;
         let address = free_address()?;
         let started = Instant::now();
-        let child = this_program()?
+        let mut command = match limit {
+            Some(limit) => limit.enter(&std::env::current_exe()?),
+            None => this_program()?,
+        };
+        let child = command
             .args(["serve", kind, "--listen", &address.to_string(), "--data"])
             .arg(data)
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()?;
-        let mut server = Self {
+        let mut server = Server {
             child,
             address,
             started,
@@ -51,13 +85,20 @@ impl Server {
             if let Some(status) = server.child.try_wait()? {
                 return Err(format!("{kind} ended before it listened: {status}").into());
             }
-            if started.elapsed() > READY_TIMEOUT {
-                return Err(format!("{kind} did not listen within {READY_TIMEOUT:?}").into());
+            if started.elapsed() > *patience {
+                return Err(format!("{kind} did not listen within {patience:?}").into());
             }
             std::thread::sleep(POLL);
         }
         server.start = started.elapsed();
         Ok(server)
+    }
+}
+
+impl Server {
+    /// Starts `serve KIND` of this program on a free port and waits until it listens.
+    pub fn start(kind: &str, data: &Path, flags: &[String]) -> Result<Self, BenchError> {
+        Start::new(kind, data).run(flags)
     }
 
     /// User and system time so far.

@@ -11,8 +11,8 @@ pub struct NewEvent {
     pub event: Arc<Event>,
     /// Whom it will owe a delivery to.
     pub destinations: Arc<DestinationSet>,
-    /// Whether the producer gave the id. An id that was made here is new by construction and takes no
-    /// place in the idempotency window.
+    /// Whether the producer gave the id. An id that was made here is new by construction: its event is
+    /// never a duplicate, nor is another one of that id a duplicate of it.
     pub identified: bool,
 }
 

@@ -206,7 +206,7 @@ async fn an_id_is_forgotten_after_the_window_and_by_acceptance_time() {
 }
 
 #[tokio::test]
-async fn an_id_made_here_takes_no_place_in_the_window_and_is_still_found() {
+async fn an_id_made_here_is_never_a_duplicate_and_is_still_found() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = open(dir.path(), &tiny(), &HandClock::new());
     let to = destinations(&store, 1);

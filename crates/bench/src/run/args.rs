@@ -126,7 +126,7 @@ fn write_json(path: &Path, figures: &Figures) -> Result<(), BenchError> {
 
 /// Says something to the person who waits.
 #[expect(clippy::print_stderr, reason = "a tool of the terminal")]
-pub(super) fn tell(line: &str) {
+pub(crate) fn tell(line: &str) {
     eprintln!("{line}");
 }
 

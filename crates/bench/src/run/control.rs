@@ -32,6 +32,11 @@ fn act(server: SocketAddr, destination: &str, action: &str) -> Result<(), BenchE
 pub fn send_first(server: SocketAddr) -> Result<(), BenchError> {
     let event = "{\"specversion\":\"1.0\",\"id\":\"first\",\"source\":\"/bench/first\",\
                  \"type\":\"com.example.started\"}";
+    send(server, event).map(drop)
+}
+
+/// Has one event accepted, given as a JSON envelope; the receipts.
+pub fn send(server: SocketAddr, event: &str) -> Result<String, BenchError> {
     exchange(
         server,
         &format!(
@@ -40,7 +45,6 @@ pub fn send_first(server: SocketAddr) -> Result<(), BenchError> {
             event.len()
         ),
     )
-    .map(drop)
 }
 
 /// How much was pending at one moment.

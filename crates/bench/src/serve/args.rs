@@ -42,6 +42,9 @@ pub struct Args {
     /// Wayhold's idempotency window begins with this many ids instead of full.
     #[arg(long)]
     pub window_ids: Option<u64>,
+    /// Wayhold's idempotency window takes this many ids instead of the usual number.
+    #[arg(long)]
+    pub window_reach: Option<u64>,
 }
 
 /// What stands behind the listener.

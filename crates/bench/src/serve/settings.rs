@@ -18,10 +18,7 @@ to = ["sink"]
 /// The checked configuration of one server, as a file and flags would give it.
 pub fn settings(args: &Args) -> Result<Config, BenchError> {
     let file = args.data.join("wayhold.toml");
-    let retention = args.retention_bytes.map_or_else(String::new, |bytes| {
-        format!("[retention]\nbytes = \"{bytes} B\"\n")
-    });
-    std::fs::write(&file, retention + &destination(args) + ROUTE)?;
+    std::fs::write(&file, destination(args) + ROUTE + &limits(args))?;
     let overrides = Overrides {
         data: Some(args.data.join("data")),
         listen: vec![ListenAddr::Tcp(args.listen)],
@@ -31,6 +28,17 @@ pub fn settings(args: &Args) -> Result<Config, BenchError> {
     let loaded = config::load(Some(&file), &overrides, &Environment::default())?;
     std::fs::create_dir_all(&loaded.config.data)?;
     Ok(loaded.config)
+}
+
+/// What is not as usual.
+fn limits(args: &Args) -> String {
+    let window = args
+        .window_reach
+        .map(|ids| format!("[store]\nwindow_ids = {ids}\n"));
+    let retention = args
+        .retention_bytes
+        .map(|bytes| format!("[retention]\nbytes = \"{bytes} B\"\n"));
+    window.into_iter().chain(retention).collect()
 }
 
 #[cfg(feature = "kafka")]

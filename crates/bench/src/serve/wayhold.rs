@@ -22,6 +22,15 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Tells the ids that fill the window from all that a load sends.
 const PREFILL_SEED: u64 = 0x5EED;
 
+/// What a window of this many ids is filled with.
+pub fn prefill(ids: u64) -> Prefill<'static> {
+    Prefill {
+        ids,
+        seed: PREFILL_SEED,
+        destination: DESTINATION,
+    }
+}
+
 /// How a server of this kind begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Beginning {
@@ -52,11 +61,7 @@ fn start(config: &Arc<Config>, beginning: Beginning) -> Result<Arc<App>, BenchEr
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let is_new = !config.data.join("catalog.db").exists();
     let full = config.store.window_ids as u64;
-    let prefill = Prefill {
-        ids: beginning.window_ids.unwrap_or(full),
-        seed: PREFILL_SEED,
-        destination: DESTINATION,
-    };
+    let prefill = prefill(beginning.window_ids.unwrap_or(full));
     prefill.make(&config.data, &config.store, &clock)?;
     let (store, recovery) = Store::open(&config.data, config.store.clone(), Arc::clone(&clock))?;
     if is_new && !beginning.deliver {

@@ -11,7 +11,7 @@ use wayhold_model::{
 };
 
 /// One row per event, so that any SQLite tool can read it. Empty attributes are NULL. `fingerprint` is
-/// NULL where the id was made here, which takes no place in the idempotency window.
+/// NULL where the id was made here: such an event is never a duplicate.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE segment(format INTEGER NOT NULL, uuid BLOB NOT NULL, number INTEGER NOT NULL,
     generation INTEGER NOT NULL, shard INTEGER NOT NULL, hash_seed INTEGER NOT NULL);
