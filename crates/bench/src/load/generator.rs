@@ -1,6 +1,7 @@
 //! The loop of the load generator. Closed: a connection that has its answer sends the next request.
 //! Open: requests start at fixed times, on any free connection; when none is free they queue up, and
-//! their latency counts from when they should have started, so a stall of the server is not hidden.
+//! their latency counts from when they should have started, so a stall of the server is not hidden, also
+//! not one at the end: what should have been sent by then is sent, and its answer awaited.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,6 +20,8 @@ use super::request::Requests;
 
 /// Longest sleep without an answer before the clock is looked at again.
 const TICK: Duration = Duration::from_millis(100);
+/// Longest time that an open loop goes on after its end, for answers to what should have been sent before.
+const OVERTIME_MAX: Duration = Duration::from_secs(30);
 /// Bytes read at once: the answer to a hundred events has about ten kibibytes.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
@@ -68,7 +71,7 @@ impl Generator {
     /// When a connection breaks: then there is nothing to report.
     pub fn run(mut self, told: &AtomicBool) -> io::Result<Report> {
         let started = Instant::now();
-        let (measure_from, end) = match self.stop {
+        let (measure_from, mut end) = match self.stop {
             Stop::After { warmup, measured } => {
                 (started + warmup, Some(started + warmup + measured))
             }
@@ -84,8 +87,8 @@ impl Generator {
         let mut events = Vec::with_capacity(self.connections.len());
         let mut scratch = vec![0; SCRATCH_BYTES];
         loop {
-            self.start_due(&mut due)?;
-            self.wait(due, &mut events)?;
+            self.start_due(&mut due, end)?;
+            self.wait(self.next_start(due, end), &mut events)?;
             for event in events.drain(..) {
                 let index = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
                 let Some(answered) = self.ready(index, event.flags, &mut scratch)? else {
@@ -99,22 +102,41 @@ impl Generator {
                 }
             }
             let now = Instant::now();
-            let over = match self.stop {
-                Stop::After { .. } => end.is_some_and(|end| now >= end),
+            if told.load(Ordering::Acquire) {
+                end = Some(end.map_or(now, |end| end.min(now)));
+            }
+            let enough = match self.stop {
+                Stop::After { .. } => false,
                 Stop::Events(events) => latencies.events(self.requests.batch()) >= events,
             };
-            if over || told.load(Ordering::Acquire) {
+            if enough || end.is_some_and(|end| self.is_over(now, due, end)) {
                 return Ok(latencies.report(self.requests.batch(), now - measure_from));
             }
         }
     }
 
+    /// Whether a load that ends at `end` need not go on.
+    fn is_over(&self, now: Instant, due: Instant, end: Instant) -> bool {
+        let owes_nothing =
+            self.interval.is_none() || due >= end && self.free.len() == self.connections.len();
+        now >= end && (owes_nothing || now >= end + OVERTIME_MAX)
+    }
+
+    /// When the next request starts, where that is for the clock to say.
+    fn next_start(&self, due: Instant, end: Option<Instant>) -> Option<Instant> {
+        let starts = self.interval.is_some() && !self.free.is_empty();
+        (starts && end.is_none_or(|end| due < end)).then_some(due)
+    }
+
     /// Starts what should have started by now, as far as connections are free.
-    fn start_due(&mut self, due: &mut Instant) -> io::Result<()> {
+    fn start_due(&mut self, due: &mut Instant, end: Option<Instant>) -> io::Result<()> {
         let Some(interval) = self.interval else {
             return Ok(());
         };
-        while *due <= Instant::now() {
+        while self
+            .next_start(*due, end)
+            .is_some_and(|start| start <= Instant::now())
+        {
             let Some(index) = self.free.pop_front() else {
                 return Ok(());
             };
@@ -125,16 +147,15 @@ impl Generator {
     }
 
     /// Waits for answers, and in an open loop at most until the next request is due.
-    fn wait(&self, due: Instant, events: &mut Vec<epoll::Event>) -> io::Result<()> {
+    fn wait(&self, start: Option<Instant>, events: &mut Vec<epoll::Event>) -> io::Result<()> {
         const AT_ONCE: Timespec = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        let waits_for_time = self.interval.is_some() && !self.free.is_empty();
-        let timeout = if waits_for_time {
+        let timeout = if let Some(start) = start {
             // epoll counts in milliseconds, which is coarse here: ppoll on the epoll counts in
             // nanoseconds.
-            let left = timespec(due.saturating_duration_since(Instant::now()));
+            let left = timespec(start.saturating_duration_since(Instant::now()));
             poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&left))?;
             AT_ONCE
         } else {
@@ -197,5 +218,58 @@ fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: duration.subsec_nanos().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpListener;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// Answers one connection after another, each request after a while.
+    fn slow_server(listener: &TcpListener) -> io::Result<()> {
+        let (stream, _) = listener.accept()?;
+        let mut input = BufReader::new(stream.try_clone()?);
+        let mut output = stream;
+        let mut length = 0;
+        let mut line = String::new();
+        while input.read_line(&mut line)? > 0 {
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.trim().parse().unwrap();
+            }
+            if line == "\r\n" {
+                input.read_exact(&mut vec![0; length])?;
+                std::thread::sleep(Duration::from_millis(2));
+                output.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")?;
+            }
+            line.clear();
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn an_open_loop_sends_all_that_is_due_however_late_the_answers_are() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = listener.local_addr().unwrap().to_string();
+        let server = std::thread::spawn(move || slow_server(&listener));
+        let flags = ["load", "--connections=1", "--rate=1000", "--warmup=0"];
+        let flags = flags.into_iter().chain(["--seconds=0.05", "--target"]);
+        let args = Cli::parse_from(flags.chain([target.as_str()])).args;
+        let load = Generator::connect(&args).unwrap();
+        // Fifty are due in these fifty milliseconds, and answering them takes a hundred at least.
+        let report = load.run(&AtomicBool::new(false)).unwrap();
+        assert_eq!(report.requests, 50);
+        assert!(report.longest_ms > 50.0, "{report:?}");
+        server.join().unwrap().unwrap();
     }
 }

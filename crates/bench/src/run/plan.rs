@@ -43,8 +43,8 @@ impl Plan {
     pub fn full(rounds: usize) -> Self {
         Self {
             rounds,
-            warmup: 0.5,
-            seconds: 2.0,
+            warmup: 0.4,
+            seconds: 1.6,
             disk_seconds: 3.5,
             route_seconds: 0.2,
             segment_changes: 20,

@@ -33,7 +33,8 @@ pub const TARGET: Target = Target::at_most(
 /// Events per second that come in before and meanwhile: a fifth of what is accepted at most, so that
 /// the disk has room for both.
 const RATE: u32 = 10_000;
-const CONNECTIONS: usize = 64;
+/// So many that none is waited for while a sync takes some milliseconds.
+const CONNECTIONS: usize = 256;
 /// Connections and events of the batches that fill the store up.
 const BATCH: (usize, usize) = (64, 100);
 /// Most bytes of a segment for each event of 1 KiB.
