@@ -4,8 +4,8 @@
 
 use crate::id::ShardId;
 
-/// Most shards that a generation may have: each costs three threads and open files, and far fewer keep
-/// any disk busy.
+/// Most shards that a generation may have: each costs half a dozen threads and some open files,
+/// and far fewer keep any disk busy.
 pub const SHARDS_MAX: u16 = 64;
 
 /// The shard that a hash belongs to, of a generation with `shards` shards: `hash * shards / 2^64`,

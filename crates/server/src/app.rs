@@ -91,6 +91,9 @@ impl App {
         ports: Ports,
     ) -> Result<Arc<Self>, StartError> {
         let metrics = Arc::new(Metrics::default());
+        if let Some(finding) = other_shards(&config, store.shards()) {
+            tracing::warn!("{finding}");
+        }
         let records = sync_destinations(&config, &store)?;
         let mut sinks = BTreeMap::new();
         let mut targets = Vec::new();
@@ -234,7 +237,11 @@ impl App {
 
     fn decide_readiness(&self, lanes: &[LaneSnapshot]) -> Readiness {
         let stopping = self.stopping.load(Ordering::Relaxed);
-        Readiness::decide(self.store.health(), stopping, self.auth.openness(), lanes)
+        let mut health = self.store.health();
+        health
+            .degraded
+            .extend(other_shards(&self.config, self.store.shards()));
+        Readiness::decide(health, stopping, self.auth.openness(), lanes)
     }
 
     /// How each of these destinations' lanes is, in the same order.
@@ -248,6 +255,14 @@ impl App {
         });
         futures_util::future::join_all(asked).await
     }
+}
+
+/// What to know where the configuration asks for another number of shards than there are.
+fn other_shards(config: &Config, made: usize) -> Option<String> {
+    let wanted = config.store.shards;
+    (config.shards_chosen && usize::from(wanted) != made).then(|| {
+        format!("store.shards = {wanted} changes nothing: the data directory was made with {made}")
+    })
 }
 
 /// Gives configured destinations their durable ids and answers all that the catalogue knows.

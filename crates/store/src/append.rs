@@ -1,29 +1,27 @@
-//! Idempotent, durable acceptance: reserve ids, recognise duplicates, queue for the writer, wait for
-//! the sync.
+//! Idempotent, durable acceptance: reserve ids, recognise duplicates, store the rest (`spread`), answer
+//! with receipts. Ids are reserved for the whole store before anything is queued, so that two requests
+//! with one id cannot both be stored, whatever shards their keys belong to.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use tokio::sync::oneshot;
-use wayhold_model::{Event, Position, hash};
+use wayhold_model::{Event, Generation, Position, Sequence, ShardId, hash};
 
 use crate::delivery::{NewEvent, Receipt};
 use crate::error::AppendError;
 use crate::known::Known;
-use crate::shard::core::Shard;
-use crate::shard::writer::{Queued, Request};
+use crate::shard::writer::Queued;
+use crate::spread::Stored;
 use crate::store::{Inner, Store};
 use crate::window::{Candidates, Reservations};
 
-/// What the queue charges an event for beside its bytes.
-const EVENT_OVERHEAD: usize = 256;
-
 impl Store {
     /// Stores all of a batch, or nothing, and returns once it is synced. Events that were accepted
-    /// before are answered with their first receipt. The future may be dropped at any time: then the
-    /// events are either absent or stored and delivered.
+    /// before are answered with their first receipt. The future may be dropped at any time: then each
+    /// event is either absent or stored and delivered.
     ///
     /// # Errors
-    /// Nothing was stored; each kind says what to do next.
+    /// Nothing was stored, but for `Partly`; each kind says what to do next.
     pub async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Receipt>, AppendError> {
         let inner = self.inner();
         inner.ready()?;
@@ -35,11 +33,21 @@ impl Store {
             .recognise(&queued, &mut places, &mut reservations)
             .await?;
         let fresh = fresh(queued, &places);
-        let first = match fresh.is_empty() {
-            true => 0,
+        let stored = match fresh.is_empty() {
+            true => Stored::Each(Vec::new()),
             false => inner.store(fresh, reservations).await?,
         };
-        Ok(receipts(inner, &places, first))
+        let receipts = receipts(&places, &stored);
+        match stored {
+            Stored::From(_) | Stored::Each(_) => Ok(receipts),
+            Stored::Some(_, cause) => Err(AppendError::Partly {
+                receipts: receipts
+                    .into_iter()
+                    .map(|receipt| Some(receipt).filter(|one| one.position != NOWHERE))
+                    .collect(),
+                cause: Box::new(cause),
+            }),
+        }
     }
 }
 
@@ -67,30 +75,27 @@ fn fresh(queued: Vec<Queued>, places: &[Place]) -> Vec<Queued> {
         .collect()
 }
 
-/// Receipts in the order of the batch; what is stored now has the sequences from `first`.
-fn receipts(inner: &Inner, places: &[Place], first: u64) -> Vec<Receipt> {
+/// Where no event lies: generations count from 1.
+const NOWHERE: Position = Position {
+    generation: Generation(0),
+    shard: ShardId(0),
+    sequence: Sequence(0),
+};
+
+/// Receipts in the order of the batch; `NOWHERE` for what was not stored.
+fn receipts(places: &[Place], stored: &Stored) -> Vec<Receipt> {
     let mut receipts: Vec<Receipt> = Vec::with_capacity(places.len());
-    let mut next = first;
+    let mut fresh = 0..;
     for place in places {
-        receipts.push(match place {
-            Place::Fresh => {
-                next += 1;
-                Receipt {
-                    position: inner.shard().position(next - 1),
-                    duplicate: false,
-                }
-            }
-            Place::Known(position) => Receipt {
-                position: *position,
-                duplicate: true,
-            },
-            Place::Repeats(earlier) => Receipt {
-                // What is repeated comes earlier.
-                position: receipts
-                    .get(*earlier)
-                    .map_or_else(|| inner.shard().position(0), |receipt| receipt.position),
-                duplicate: true,
-            },
+        let (position, duplicate) = match place {
+            Place::Fresh => (fresh.next().and_then(|at| stored.position(at)), false),
+            Place::Known(position) => (Some(*position), true),
+            // What is repeated comes earlier.
+            Place::Repeats(earlier) => (receipts.get(*earlier).map(|one| one.position), true),
+        };
+        receipts.push(Receipt {
+            position: position.unwrap_or(NOWHERE),
+            duplicate,
         });
     }
     receipts
@@ -143,21 +148,15 @@ fn note_repeats(
 }
 
 impl Inner {
-    fn shard(&self) -> &Arc<Shard> {
-        self.shards.newest().first().expect("a store has a shard")
-    }
-
-    fn ready(&self) -> Result<(), AppendError> {
-        if self.stopping.load(std::sync::atomic::Ordering::Acquire) {
+    /// Whether any shard may take events; whether those that are needed can is asked when they are known.
+    pub(crate) fn ready(&self) -> Result<(), AppendError> {
+        if self.stopping.load(Ordering::Acquire) {
             return Err(AppendError::Stopping);
         }
         if self.space.is_low() {
             return Err(AppendError::NoSpace);
         }
-        match self.shard().condition.unavailable() {
-            Some(reason) => Err(AppendError::Unavailable { reason }),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Reserves the ids of a batch and notes the events that were accepted before. Ids are reserved in
@@ -225,31 +224,5 @@ impl Inner {
             .await
             .map_err(|error| unavailable(error.to_string()))?
             .map_err(|error| unavailable(error.to_string()))
-    }
-
-    /// Queues new events and waits for their commit; returns the sequence of the first.
-    async fn store(
-        &self,
-        events: Vec<Queued>,
-        reservations: Reservations,
-    ) -> Result<u64, AppendError> {
-        let bytes: usize = events
-            .iter()
-            .map(|event| event.new.event.size() + EVENT_OVERHEAD)
-            .sum();
-        let queue = self.queues.first().expect("a store has a shard");
-        let room = queue.room(bytes).await?;
-        // Whatever became of the store while this waited for ids and room.
-        self.ready()?;
-        let (answer, stored) = oneshot::channel();
-        let request = Request {
-            events,
-            reservations,
-            answer,
-            room,
-            bytes,
-        };
-        queue.append(request)?;
-        stored.await.map_err(|_| AppendError::Stopping)?
     }
 }

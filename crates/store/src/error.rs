@@ -6,7 +6,9 @@ use std::time::Duration;
 use thiserror::Error;
 use wayhold_model::Position;
 
-/// Nothing of the batch was stored.
+use crate::delivery::Receipt;
+
+/// Nothing of the batch was stored, but for `Partly`.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AppendError {
     /// The same source and id were accepted before with other content; choose another id.
@@ -42,6 +44,15 @@ pub enum AppendError {
     /// The server is stopping; send again to its successor.
     #[error("the store is stopping")]
     Stopping,
+    /// One shard failed after another had committed its part. Send the whole batch again: the rest is
+    /// stored, and what is stored is answered with these receipts.
+    #[error("only a part of the batch is stored: {cause}")]
+    Partly {
+        /// Receipts of what is stored, in the order of the batch.
+        receipts: Vec<Option<Receipt>>,
+        /// Why the rest is not.
+        cause: Box<AppendError>,
+    },
 }
 
 impl AppendError {
@@ -52,6 +63,7 @@ impl AppendError {
             Self::Busy | Self::Stopping => Some(Duration::from_secs(1)),
             Self::Unavailable { .. } => Some(Duration::from_secs(2)),
             Self::NoSpace => Some(Duration::from_secs(10)),
+            Self::Partly { cause, .. } => cause.retry_after(),
         }
     }
 }

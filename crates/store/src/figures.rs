@@ -46,6 +46,8 @@ pub struct Recovery {
 /// Sizes and counts for metrics and status.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
+    /// Shards that take new events.
+    pub shards: u64,
     /// Segments that take or wait to take rows: the active one and the prepared one.
     pub segments_active: u64,
     /// Closed segments with something unresolved.

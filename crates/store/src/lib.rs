@@ -24,6 +24,7 @@ mod queue;
 mod shard;
 mod shards;
 mod space;
+mod spread;
 mod window;
 
 mod connection;

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use wayhold_model::shard_map::{SHARDS_MAX, shards_for};
-
 /// Bounds and timings of a store. `Options::default()` is what production runs with; tests run the
 /// same suites at tiny limits too.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many shards a new data directory gets, 1 to `SHARDS_MAX`; `None` is as many as suit this
-    /// machine's cores. A directory keeps the number that it was made with.
-    pub shards: Option<u16>,
+    /// How many shards a new data directory gets, 1 to `SHARDS_MAX`. A directory keeps the number that it
+    /// was made with.
+    pub shards: u16,
     /// A segment ends when its WAL has this many bytes: it bounds recovery at open and what one
     /// blocked delivery can hold on disk.
     pub segment_bytes: u64,
@@ -60,7 +58,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            shards: None,
+            shards: 1,
             segment_bytes: 64 * MIB,
             segment_rows: 65_536,
             segment_age: Duration::from_secs(600),
@@ -84,20 +82,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// How many shards a data directory gets that is made now.
-    pub fn shards(&self) -> u16 {
-        self.shards
-            .unwrap_or_else(|| {
-                let cores = std::thread::available_parallelism();
-                shards_for(cores.map_or(1, std::num::NonZero::get))
-            })
-            .clamp(1, SHARDS_MAX)
-    }
-
     /// Free bytes of the volume below which accepting stops.
     pub fn min_free_bytes(&self) -> u64 {
         self.min_free.unwrap_or_else(|| {
-            let segments = 2 * u64::from(self.shards());
+            let segments = 2 * u64::from(self.shards);
             (512 * MIB).max(
                 self.segment_bytes
                     .saturating_mul(segments)

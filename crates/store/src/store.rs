@@ -83,7 +83,7 @@ impl Store {
             options.min_free_bytes(),
         ));
         let catalog = Arc::new(
-            Catalog::open(dir, disk.as_ref(), Arc::clone(&clock), 1)
+            Catalog::open(dir, disk.as_ref(), Arc::clone(&clock), options.shards)
                 .map_err(|error| catalog_error(dir, &error))?,
         );
         let bells = Arc::new(Bells::default());
@@ -231,7 +231,6 @@ impl Store {
             degraded.extend(findings.map(|finding| shards.named(shard, finding)));
         }
         degraded.extend(self.inner.catalog.closed());
-        degraded.extend(self.inner.shards_ignored());
         let unavailable = match self.inner.unavailable() {
             Some(reason) => Some(reason),
             None if stuck.len() == shards.newest().len() => Some(stuck.join("; ")),
@@ -252,6 +251,7 @@ impl Store {
         let mut figures = shards.fold(Figures::default(), Figures::plus);
         let queued = self.inner.queues.iter().map(|queue| queue.queued() as u64);
         figures.queued_bytes = queued.sum();
+        figures.shards = self.inner.queues.len() as u64;
         figures.reserve_bytes = self.inner.space.reserve_bytes();
         figures.disk_free_bytes = self.inner.space.free();
         (figures.window_ids, figures.window_reach) = self.inner.remembered();
@@ -271,10 +271,14 @@ impl Store {
         }
         let threads = &self.inner.threads;
         let mut threads = threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for (threads, shard) in threads.iter_mut().zip(self.inner.shards.all()) {
-            threads.join(shard);
-            shard.progress.stop();
-        }
+        std::thread::scope(|scope| {
+            for (threads, shard) in threads.iter_mut().zip(self.inner.shards.all()) {
+                scope.spawn(move || {
+                    threads.join(shard);
+                    shard.progress.stop();
+                });
+            }
+        });
         self.inner.catalog.stop();
         self.inner
             .lock
@@ -303,17 +307,6 @@ impl Inner {
         } else {
             None
         }
-    }
-
-    /// What a person should know who configured another number of shards than there are.
-    fn shards_ignored(&self) -> Option<String> {
-        let (configured, made) = (self.options.shards?, self.queues.len());
-        (usize::from(configured) != made).then(|| {
-            format!(
-                "{configured} shards are configured, and the data directory was made with {made}: it \
-                 keeps them"
-            )
-        })
     }
 }
 

@@ -29,7 +29,7 @@ const CHAPTER: usize = 3;
 
 fn limits(shards: u16) -> Options {
     Options {
-        shards: Some(shards),
+        shards,
         window_ids: REACH,
         ..tiny()
     }

@@ -72,6 +72,9 @@ pub struct Layout {
     /// The data directory; made when absent.
     #[arg(long)]
     pub data: PathBuf,
+    /// Shards of the data directory, where it is made now.
+    #[arg(long)]
+    pub shards: Option<u16>,
     /// Page size of segment files.
     #[arg(long)]
     pub page_size: Option<u32>,
@@ -100,6 +103,7 @@ impl Layout {
     pub fn options(&self) -> Options {
         let default = Options::default();
         Options {
+            shards: self.shards.unwrap_or(default.shards),
             page_size: self.page_size.unwrap_or(default.page_size),
             group_bytes: self.group_bytes.unwrap_or(default.group_bytes),
             segment_bytes: self.segment_bytes.unwrap_or(default.segment_bytes),

@@ -123,6 +123,7 @@ struct BlockedKeyBody {
 
 #[derive(Debug, Serialize)]
 struct StoreBody {
+    shards: u64,
     segments: SegmentsBody,
     bytes: BytesBody,
     disk_free_bytes: u64,
@@ -273,6 +274,7 @@ impl StoreBody {
     fn new(report: &Report) -> Self {
         let (figures, recovery) = (&report.figures, &report.recovery);
         Self {
+            shards: figures.shards,
             segments: SegmentsBody {
                 active: figures.segments_active,
                 closed: figures.segments_closed,

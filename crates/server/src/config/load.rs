@@ -109,7 +109,9 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
     let ops_listen = section.find("ops_listen");
     let log = section.table("log", LogConfig::read);
     let limits = section.table("limits", Limits::read);
-    let store = section.table("store", |section| read_store(section, &limits));
+    let (store, shards_chosen) = section.table("store", |section| {
+        (read_store(section, &limits), section.has("shards"))
+    });
     let store = section.table("retention", |section| read_retention(section, store));
     let ingest = section.table("ingest", IngestConfig::read);
     let keys = read_keys(section);
@@ -136,6 +138,7 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
         no_auth,
         limits,
         store,
+        shards_chosen,
         ingest,
         keys,
         routes,

@@ -258,6 +258,11 @@ impl<'t, 'e> Section<'t, '_, 'e> {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
+    /// How many cores the process has.
+    pub(crate) fn cores(&self) -> usize {
+        self.reading.environment.cores()
+    }
+
     /// Path of this table.
     pub(crate) fn path(&self) -> &str {
         &self.path

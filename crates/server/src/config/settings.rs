@@ -11,6 +11,7 @@ use wayhold_model::condition::Condition;
 use wayhold_model::key::{KeyRule, KeyRules};
 use wayhold_model::limits::SOURCE_BYTES_MAX;
 use wayhold_model::route::{ROUTES_MAX, RouteRule, Router};
+use wayhold_model::shard_map::{SHARDS_MAX, shards_for};
 
 use crate::config::destination::{DestinationConfig, DestinationName};
 use crate::config::limits::Limits;
@@ -34,6 +35,8 @@ pub struct Config {
     pub limits: Limits,
     /// The store.
     pub store: wayhold_store::Options,
+    /// Whether somebody chose the number of shards.
+    pub shards_chosen: bool,
     /// How events are read and what becomes of those that no route wants.
     pub ingest: IngestConfig,
     /// Where ordering keys come from when the event brings none.
@@ -74,6 +77,9 @@ pub(super) fn read_store(
     const KIB: u64 = 1024;
     const MIB: u64 = 1024 * KIB;
     let default = wayhold_store::Options::default();
+    let shards = u32::from(shards_for(section.cores()));
+    let shards = section.within("shards", shards, 1, SHARDS_MAX.into());
+    let shards = u16::try_from(shards).unwrap_or(SHARDS_MAX);
     let mut memory = |key: &str, default: usize, min: u64, max: u64| {
         let bytes = section.bytes_within(key, default as u64, min, max);
         usize::try_from(bytes).unwrap_or(usize::MAX)
@@ -82,6 +88,7 @@ pub(super) fn read_store(
     let queue_bytes = memory("queue_bytes", default.queue_bytes, MIB, 16 * 1024 * MIB);
     let tail_bytes = memory("tail_bytes", default.tail_bytes, 64 * KIB, 64 * 1024 * MIB);
     let options = wayhold_store::Options {
+        shards,
         segment_bytes: section.bytes_within(
             "segment_bytes",
             default.segment_bytes,
@@ -108,20 +115,20 @@ pub(super) fn read_store(
         ),
         ..default
     };
-    if queue_bytes < limits.body_bytes.max(limits.slice_bytes) {
+    if queue_bytes / usize::from(shards.max(1)) < limits.body_bytes.max(limits.slice_bytes) {
         section.problem(
             "queue_bytes",
-            "expected room for limits.body_bytes and limits.slice_bytes",
+            "expected room for limits.body_bytes and limits.slice_bytes in the share of each shard",
         );
     }
-    let needed = 2 * options.segment_bytes + options.reserve_bytes;
+    let needed = 2 * u64::from(shards) * options.segment_bytes + options.reserve_bytes;
     let usual = options.min_free_bytes();
     let min_free = section.get("min_free", Size(usual)).0;
     if min_free < needed {
         let needed = show_size(Size(needed));
         section.problem(
             "min_free",
-            format!("expected at least {needed}: two segments and the reserve"),
+            format!("expected at least {needed}: two segments of each shard and the reserve"),
         );
     }
     wayhold_store::Options {

@@ -102,7 +102,9 @@ fn advice(kind: ProblemType) -> &'static str {
         }
         ProblemType::Unavailable => {
             "The store cannot make events durable right now, and does not pretend to. It mends itself \
-             where it can; /readyz says what is wrong. Send again after Retry-After."
+             where it can; /readyz says what is wrong. Send again after Retry-After. Where the answer has \
+             receipts, some events of the batch are stored and listed with their receipts; send the \
+             whole batch again, and only the others, null there, are stored."
         }
         ProblemType::Stopping => {
             "The server is stopping or restarting. Events that were acknowledged are safe; send the \

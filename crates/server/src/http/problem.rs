@@ -8,13 +8,13 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use wayhold_store::{CatalogError, LetterError, ReadError};
 
 use crate::auth::CreateError;
 use crate::blocking::Interrupted;
 use crate::dispatch::DispatchError;
-use crate::ingest::{Refusal, Refused};
+use crate::ingest::{Accepted, Refusal, Refused};
 use crate::redelivery::RedeliveryError;
 
 /// What went wrong, by what the client should do about it. Closed: a new type is a new reaction.
@@ -335,8 +335,28 @@ impl From<Refusal> for Problem {
             Refusal::Stopping { retry_after } => {
                 Self::new(ProblemType::Stopping, detail).with_retry_after(retry_after)
             }
+            Refusal::Partly { accepted, cause } => {
+                let receipts: Vec<Value> =
+                    accepted.iter().map(|one| receipt(one.as_ref())).collect();
+                let cause = Self::from(*cause);
+                Self { detail, ..cause }.with("receipts", receipts)
+            }
         }
     }
+}
+
+/// The receipt of an event as a success answers it, or `null`.
+fn receipt(accepted: Option<&Accepted>) -> Value {
+    let Some(accepted) = accepted else {
+        return Value::Null;
+    };
+    let receipt = accepted.receipt;
+    json!({
+        "id": accepted.event.id(),
+        "source": accepted.event.source(),
+        "position": receipt.map(|receipt| receipt.position.to_string()),
+        "duplicate": receipt.is_some_and(|receipt| receipt.duplicate),
+    })
 }
 
 impl From<Interrupted> for Problem {

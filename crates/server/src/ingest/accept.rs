@@ -59,7 +59,7 @@ impl Rules {
 }
 
 /// One event that was accepted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// The event as stored.
     pub event: Arc<Event>,
@@ -159,7 +159,7 @@ impl Accept {
         result.inspect_err(|refusal| self.count_refused(refusal))
     }
 
-    /// Accepts all events of a batch or none.
+    /// Accepts all events of a batch or none, but for `Refusal::Partly`.
     ///
     /// # Errors
     /// Says why, and which event is to blame where one is.
@@ -334,11 +334,14 @@ impl Accept {
                 event: admitted.event,
                 receipt: receipts.first().copied(),
             }),
-            Err(refused) => Err(self.explained(refused.refusal, &admitted.event).await),
+            Err(error) => {
+                let refusal = Refusal::from_append(error).refusal;
+                Err(self.explained(refusal, &admitted.event).await)
+            }
         }
     }
 
-    /// Stores all or none, and pairs each with its receipt.
+    /// Stores all or none (but for `Refusal::Partly`), and pairs each with its receipt.
     pub(crate) async fn store_all(&self, admitted: &[Admitted]) -> Result<Vec<Accepted>, Refused> {
         let mut accepted: Vec<_> = admitted
             .iter()
@@ -357,14 +360,18 @@ impl Accept {
         }
         let ignored = accepted.len() - events.len();
         if !events.is_empty() {
-            let receipts = self
-                .append(events)
-                .await
-                .map_err(|refused| in_request(refused, &places))?;
-            for (place, receipt) in places.into_iter().zip(receipts) {
-                if let Some(accepted) = accepted.get_mut(place) {
-                    accepted.receipt = Some(receipt);
+            let (receipts, cause) = match self.append(events).await {
+                Ok(receipts) => (receipts.into_iter().map(Some).collect(), None),
+                Err(AppendError::Partly { receipts, cause }) => (receipts, Some(cause)),
+                Err(error) => return Err(in_request(Refusal::from_append(error), &places)),
+            };
+            for (place, receipt) in places.iter().zip(receipts) {
+                if let Some(accepted) = accepted.get_mut(*place) {
+                    accepted.receipt = receipt;
                 }
+            }
+            if let Some(cause) = cause {
+                return Err(partly(accepted, &places, *cause).into());
             }
         }
         self.0.metrics.events_ignored.inc_by(ignored as u64);
@@ -387,19 +394,32 @@ impl Accept {
         Refusal::Conflict { first, difference }
     }
 
-    async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Receipt>, Refused> {
+    async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Receipt>, AppendError> {
         let appended = match &self.0.door {
             Door::Store(store) => store.append(events).await,
             Door::Other(keeper) => keeper.append(events).await,
         };
-        let receipts = appended.map_err(Refusal::from_append)?;
-        let duplicates = receipts.iter().filter(|receipt| receipt.duplicate).count() as u64;
-        self.0
-            .metrics
-            .events_accepted
-            .inc_by(receipts.len() as u64 - duplicates);
+        match &appended {
+            Ok(receipts) => self.count_accepted(receipts.iter()),
+            Err(AppendError::Partly { receipts, .. }) => {
+                self.count_accepted(receipts.iter().flatten());
+            }
+            Err(_) => {}
+        }
+        appended
+    }
+
+    fn count_accepted<'a>(&self, receipts: impl Iterator<Item = &'a Receipt>) {
+        let (mut stored, mut duplicates) = (0, 0);
+        for receipt in receipts {
+            *if receipt.duplicate {
+                &mut duplicates
+            } else {
+                &mut stored
+            } += 1;
+        }
+        self.0.metrics.events_accepted.inc_by(stored);
         self.0.metrics.events_duplicate.inc_by(duplicates);
-        Ok(receipts)
     }
 }
 
@@ -410,6 +430,19 @@ impl Admitted {
             destinations: Arc::clone(self.destinations.as_ref()?),
             identified: self.identified,
         })
+    }
+}
+
+/// A batch of which only some events were stored. What was not given to the store is accepted as it is.
+fn partly(accepted: Vec<Accepted>, given: &[usize], cause: AppendError) -> Refusal {
+    let is_lost =
+        |place: usize, one: &Accepted| one.receipt.is_none() && given.binary_search(&place).is_ok();
+    let accepted = accepted.into_iter().enumerate();
+    Refusal::Partly {
+        accepted: accepted
+            .map(|(place, one)| (!is_lost(place, &one)).then_some(one))
+            .collect(),
+        cause: Box::new(Refusal::from_append(cause).refusal),
     }
 }
 

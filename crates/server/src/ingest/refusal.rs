@@ -7,7 +7,7 @@ use thiserror::Error;
 use wayhold_model::{InvalidEvent, Position};
 use wayhold_store::AppendError;
 
-use super::Difference;
+use super::{Accepted, Difference};
 use crate::telemetry::metrics::Refusal as Reason;
 
 /// A refusal of one event, of a whole batch, or of the request that carries them.
@@ -120,6 +120,18 @@ pub enum Refusal {
         /// When.
         retry_after: Duration,
     },
+    /// One shard of the store failed after another had committed. Send the whole batch again: only the
+    /// rest is stored then.
+    #[error(
+        "{cause}; {} of {} events are stored: send the whole batch again",
+        .accepted.iter().flatten().count(), .accepted.len()
+    )]
+    Partly {
+        /// What is stored, in the order of the batch; `None` for what is not.
+        accepted: Vec<Option<Accepted>>,
+        /// Why the rest is not.
+        cause: Box<Refusal>,
+    },
 }
 
 impl Refusal {
@@ -165,18 +177,21 @@ impl Refusal {
             }
             .into(),
             AppendError::Stopping => Self::Stopping { retry_after }.into(),
+            // What is stored of it is the caller's to tell.
+            AppendError::Partly { cause, .. } => Self::from_append(*cause),
         }
     }
 
     /// Whether the same event may be accepted later as it is.
     pub fn is_temporary(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::Busy { .. }
-                | Self::NoSpace { .. }
-                | Self::Unavailable { .. }
-                | Self::Stopping { .. }
-        )
+            | Self::NoSpace { .. }
+            | Self::Unavailable { .. }
+            | Self::Stopping { .. } => true,
+            Self::Partly { cause, .. } => cause.is_temporary(),
+            _ => false,
+        }
     }
 
     /// The same for the event at `index` of a batch.
@@ -203,6 +218,7 @@ impl Refusal {
             Self::NoSpace { .. } => Reason::NoSpace,
             Self::Unavailable { .. } => Reason::Unavailable,
             Self::Stopping { .. } => Reason::Stopping,
+            Self::Partly { cause, .. } => cause.reason(),
         }
     }
 }

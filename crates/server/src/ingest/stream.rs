@@ -1,6 +1,6 @@
 //! A stream of lines (NDJSON), each an independent event. Lines are stored in slices, one after the
 //! other, so that memory stays bounded and order is kept. What was stored stays stored, whatever
-//! becomes of later lines.
+//! becomes of later lines, and of lines of other shards.
 
 use memchr::memchr;
 
@@ -188,6 +188,17 @@ impl Stream {
                 }) => {
                     take = index;
                     continue;
+                }
+                Err(Refused {
+                    refusal: Refusal::Partly { accepted, cause },
+                    ..
+                }) => {
+                    let refused = || Err((*cause).clone());
+                    let stored = accepted.into_iter();
+                    results.extend(stored.map(|one| one.map_or_else(refused, Ok)));
+                    results.extend(later.iter().map(|_| refused()));
+                    self.refused = Some(*cause);
+                    break;
                 }
                 Err(Refused {
                     index: None,

@@ -1,6 +1,11 @@
 //! Every refusal: its status, its problem type, the field it names, and that nothing was accepted.
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use wayhold::config::Unmatched;
+use wayhold_model::condition::Condition;
+use wayhold_model::route::RouteRule;
+use wayhold_model::{DestinationId, Generation, Position, Sequence, ShardId};
+use wayhold_store::{AppendError, Receipt};
 
 use crate::support::{Running, Setup};
 
@@ -263,6 +268,91 @@ async fn a_batch_with_one_bad_event_names_it_and_accepts_nothing() {
         (413, "too-large")
     );
     assert_eq!(server.accepted(), 0);
+}
+
+#[tokio::test]
+async fn a_batch_that_is_stored_in_part_is_answered_with_its_receipts() {
+    let server = Running::start(Setup {
+        unmatched: Unmatched::Ignore,
+        routes: vec![RouteRule {
+            name: "wanted".into(),
+            when: Some(Condition::compile("type == 'wanted'").unwrap()),
+            to: vec![DestinationId(1)],
+        }],
+        ..Setup::default()
+    })
+    .await;
+    let receipt = |shard: u16, duplicate: bool| Receipt {
+        position: Position {
+            generation: Generation(1),
+            shard: ShardId(shard),
+            sequence: Sequence(7),
+        },
+        duplicate,
+    };
+    for (cause, problem) in [
+        (
+            AppendError::Unavailable { reason: "x".into() },
+            "unavailable",
+        ),
+        (AppendError::NoSpace, "no-space"),
+        (AppendError::Stopping, "stopping"),
+    ] {
+        let error = AppendError::Partly {
+            receipts: vec![Some(receipt(0, false)), None, Some(receipt(2, true))],
+            cause: Box::new(cause),
+        };
+        *server.memory.remaining.lock().unwrap() = Some((0, error));
+        let events: Vec<_> = ["wanted", "other", "wanted", "wanted"]
+            .iter()
+            .zip(0..)
+            .map(|(kind, id)| {
+                format!(r#"{{"specversion":"1.0","type":"{kind}","source":"/s","id":"{id}"}}"#)
+            })
+            .collect();
+        let told = [
+            json!({"id": "0", "source": "/s", "position": "g1.s0.7", "duplicate": false}),
+            json!({"id": "1", "source": "/s", "position": null, "duplicate": false}),
+            json!(null),
+            json!({"id": "3", "source": "/s", "position": "g1.s2.7", "duplicate": true}),
+        ];
+        let answer = server
+            .post("", BATCH, format!("[{}]", events.join(",")).as_bytes())
+            .await;
+        assert_eq!((answer.status, answer.problem().as_str()), (503, problem));
+        assert!(answer.header("retry-after").is_some());
+        assert_eq!(answer.json()["receipts"], json!(told), "{answer:?}");
+        // Lines are told one by one.
+        let answer = server
+            .post(
+                "",
+                "Content-Type: application/x-ndjson\r\n",
+                events.join("\n").as_bytes(),
+            )
+            .await;
+        assert_eq!((answer.status, answer.problem().as_str()), (503, problem));
+        let json = answer.json();
+        let lines = json["receipts"].as_array().unwrap();
+        for (line, told) in lines.iter().zip(&told) {
+            match told {
+                Value::Null => assert_eq!(
+                    (&line["line"], &line["problem"]["status"]),
+                    (&json!(3), &json!(503))
+                ),
+                told => assert_eq!(line, told),
+            }
+        }
+        assert_eq!(lines.len(), 4);
+    }
+    let counted = (
+        server.metrics.events_accepted.get(),
+        server.metrics.events_duplicate.get(),
+    );
+    assert_eq!(
+        counted,
+        (6, 6),
+        "what is stored is counted, each time it was answered"
+    );
 }
 
 #[tokio::test]

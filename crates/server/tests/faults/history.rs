@@ -87,8 +87,13 @@ impl History {
         let receipts = answer.json();
         let mut last = Told::Unknown;
         for (index, event) in events.iter().enumerate() {
+            let receipt = &receipts["receipts"][index];
             last = match answer.status {
-                202 => Told::Stored(sequence(&receipts["receipts"][index]["position"])),
+                // Of a batch that one shard refused, the others' part is stored.
+                202 | 503 if receipt["position"].is_string() => {
+                    Told::Stored(sequence(&receipt["position"]))
+                }
+                202 => panic!("{event:?} has no receipt: {answer:?}"),
                 // A write that failed may be found whole after a power cut: sending again decides.
                 503 if answer.problem() == "unavailable" => Told::Unknown,
                 429 | 503 => Told::Refused,
@@ -172,12 +177,15 @@ impl History {
     }
 }
 
-/// The sequence in a position as answered.
+/// Shard and sequence of a position as answered, as one number: the order of acceptance within a key,
+/// which lies in one shard.
 fn sequence(position: &Value) -> u64 {
-    let text = position.as_str().unwrap_or_default();
-    let last = text.rsplit(".s0.").next();
-    last.and_then(|sequence| sequence.parse().ok())
-        .unwrap_or_else(|| panic!("expected a position: {position}"))
+    let parse = |text: &str| {
+        let (shard, sequence) = text.strip_prefix("g1.s")?.split_once('.')?;
+        Some(shard.parse::<u64>().ok()? << 48 | sequence.parse::<u64>().ok()?)
+    };
+    let found = position.as_str().and_then(parse);
+    found.unwrap_or_else(|| panic!("expected a position: {position}"))
 }
 
 /// What was found wrong at one destination, and how often it was sent what it had confirmed.

@@ -14,6 +14,9 @@ const KILLS_PER_EPISODE: u64 = 10;
 /// Kills that a change waits for.
 const KILLS: u64 = 20;
 
+/// Shards of the servers, in turn.
+pub(crate) const SHARDS: [u16; 2] = [1, 3];
+
 /// Small segments of which a few are kept, so that a kill meets sealing, preparing, keeping and removing as
 /// well.
 pub(crate) const SMALL_SEGMENTS: &str = r#"
@@ -32,16 +35,18 @@ fn a_server_that_is_killed_again_and_again_loses_reorders_and_alters_nothing() {
     for number in 0..kills.div_ceil(KILLS_PER_EPISODE) {
         let seed = first_seed() + number;
         let kills = KILLS_PER_EPISODE.min(kills - number * KILLS_PER_EPISODE);
-        episode("kill", seed, kills, || kill_episode(seed, kills));
+        episode("kill", seed, kills, || {
+            kill_episode(seed, kills, SHARDS[usize::from(number % 2 == 1)]);
+        });
     }
 }
 
-fn kill_episode(seed: u64, kills: u64) {
+fn kill_episode(seed: u64, kills: u64, shards: u16) {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("server");
     std::fs::create_dir(&folder).unwrap();
     let receiver = Receiver::start(seed, Mood::Flaky);
-    let mut server = Server::prepare(&folder, receiver.address, SMALL_SEGMENTS);
+    let mut server = Server::prepare_sharded(&folder, receiver.address, SMALL_SEGMENTS, shards);
     let plan = Plan::new(server.address, seed);
     let load = Load::start(&plan, PRODUCERS);
     let mut while_starting = 0;
@@ -69,7 +74,9 @@ fn kill_episode(seed: u64, kills: u64) {
     };
     let account = judge_run(&mut server, &plan.history, &receiver, bounds);
     assert!(left_open > 0, "no request was in flight when it was killed");
-    println!("seed {seed}: {kills} kills ({while_starting} while starting), {account}");
+    println!(
+        "seed {seed}, {shards} shards: {kills} kills ({while_starting} while starting), {account}"
+    );
     let (status, _) = server.terminate();
     assert!(status.success(), "{status}");
 }

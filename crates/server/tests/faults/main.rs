@@ -40,6 +40,8 @@ mod unsynced_tail;
 
 mod failed_sync;
 
+mod failing_shard;
+
 mod call_by_call;
 
 mod full_disk;

@@ -47,7 +47,7 @@ pub(crate) enum Action {
 }
 
 /// The WAL of any segment.
-pub(crate) const SEGMENT_WAL: &str = "*/s0/[0-9]*.db-wal";
+pub(crate) const SEGMENT_WAL: &str = "*/s[0-9]*/[0-9]*.db-wal";
 
 /// The shim, its rules and its log.
 pub(crate) struct Shim {

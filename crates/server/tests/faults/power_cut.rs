@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::history::{Bounds, History, judge_run};
-use super::kill::SMALL_SEGMENTS;
+use super::kill::{SHARDS, SMALL_SEGMENTS};
 use super::load::{Load, PRODUCERS, Plan};
 use super::native::{Action, SEGMENT_WAL, Shim};
 use super::receiver::{Mood, Receiver};
@@ -28,17 +28,20 @@ fn a_server_whose_power_is_cut_again_and_again_loses_reorders_and_alters_nothing
     for number in 0..cuts.div_ceil(CUTS_PER_EPISODE) {
         let seed = first_seed() + number;
         let cuts = CUTS_PER_EPISODE.min(cuts - number * CUTS_PER_EPISODE);
-        episode("power_cut", seed, cuts, || cut_episode(seed, cuts));
+        episode("power_cut", seed, cuts, || {
+            cut_episode(seed, cuts, SHARDS[usize::from(number % 2 == 1)]);
+        });
     }
 }
 
-fn cut_episode(seed: u64, cuts: u64) {
+fn cut_episode(seed: u64, cuts: u64, shards: u16) {
     let root = tempfile::tempdir().unwrap();
     let Some(mut volume) = Volume::make(root.path(), VOLUME_MIB, "power cuts") else {
         return;
     };
     let receiver = Receiver::start(seed, Mood::Flaky);
-    let mut server = Server::prepare(volume.path(), receiver.address, SMALL_SEGMENTS);
+    let mut server =
+        Server::prepare_sharded(volume.path(), receiver.address, SMALL_SEGMENTS, shards);
     let plan = Plan::new(server.address, seed);
     let load = Load::start(&plan, PRODUCERS);
     for _ in 0..cuts {
@@ -54,7 +57,7 @@ fn cut_episode(seed: u64, cuts: u64) {
         unclean_stops: cuts,
     };
     let account = judge_run(&mut server, &plan.history, &receiver, bounds);
-    println!("seed {seed}: {cuts} power cuts, {account}");
+    println!("seed {seed}, {shards} shards: {cuts} power cuts, {account}");
 }
 
 /// Ends the machine: its processor first, then its disk. In the other order the server would live on for a

@@ -35,6 +35,16 @@ impl Server {
     /// Writes the configuration: data and file destination in `folder`, small segments so that many
     /// begin and end, a webhook at `receiver`, and what the test adds to `[store]`.
     pub(crate) fn prepare(folder: &Path, receiver: SocketAddr, store: &str) -> Self {
+        Self::prepare_sharded(folder, receiver, store, 1)
+    }
+
+    /// The same with so many shards.
+    pub(crate) fn prepare_sharded(
+        folder: &Path,
+        receiver: SocketAddr,
+        store: &str,
+        shards: u16,
+    ) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let text = format!(
@@ -43,6 +53,7 @@ data = "data"
 listen = ["{address}"]
 
 [store]
+shards = {shards}
 {store}
 
 [destinations.archive]

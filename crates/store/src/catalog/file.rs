@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use thiserror::Error;
+use wayhold_model::shard_map::SHARDS_MAX;
 use wayhold_model::{Clock, Generation, Timestamp};
 
 use crate::catalog::{DestinationRecord, GenerationRecord, TokenRecord, destinations, tokens};
@@ -180,7 +181,7 @@ impl Catalog {
         let prepared = (|| {
             // A crash while the file was made leaves it without any table: nothing was ever kept in it.
             if is_empty(&connection)? {
-                initialise(&mut connection, clock.now(), shards)?;
+                initialise(&mut connection, clock.now(), shards.clamp(1, SHARDS_MAX))?;
             }
             // What recovery took from the log may never have been synced; now it is.
             checkpoint(&connection)?;

@@ -46,6 +46,24 @@ impl Reservations {
         }
     }
 
+    /// Divides what is reserved among requests that end on their own: the ids of each. Together they are
+    /// all that are reserved.
+    pub(crate) fn divide(mut self, parts: Vec<Vec<u128>>) -> Vec<Self> {
+        debug_assert_eq!(
+            parts.iter().map(Vec::len).sum::<usize>(),
+            self.ids.len(),
+            "no reservation is lost or doubled"
+        );
+        self.ids.clear();
+        parts
+            .into_iter()
+            .map(|ids| Self {
+                window: Arc::clone(&self.window),
+                ids,
+            })
+            .collect()
+    }
+
     /// Every id of it was remembered, which ended its reservation.
     pub(crate) fn remembered(mut self) {
         self.ids.clear();

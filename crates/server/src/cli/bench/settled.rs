@@ -44,7 +44,7 @@ impl Drop for Stopped {
 /// When the store cannot be opened or takes no events.
 pub async fn measure(folder: &Path, time: Duration) -> Result<Option<f64>, Failure> {
     let options = Options {
-        shards: Some(1),
+        shards: 1,
         segment_rows: SEGMENT_EVENTS,
         checkpoint_after: Duration::ZERO,
         window_ids: 1_000,
@@ -148,7 +148,7 @@ mod tests {
 
         let folder = tempfile::tempdir().unwrap();
         let options = Options {
-            shards: Some(1),
+            shards: 1,
             checkpoint_after: Duration::ZERO,
             ..Options::default()
         };

@@ -169,7 +169,7 @@ fn disk(events_per_second: f64, costs: &Costs, options: &Options) -> Disk {
     let retained = bytes(per(count(retained_bytes), costs.fresh_bytes));
     let index = |events: u64| sizing::index_bytes(events + u64::from(options.segment_rows), 1);
     let index_bytes = index(remembered.max(retained));
-    let in_motion_bytes = 2 * u64::from(options.shards()) * options.segment_bytes;
+    let in_motion_bytes = 2 * u64::from(options.shards) * options.segment_bytes;
     let kept_free_bytes = options.min_free_bytes() + options.reserve_bytes;
     Disk {
         events_per_second,
