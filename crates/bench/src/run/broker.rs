@@ -1,7 +1,8 @@
 //! The Kafka broker of a run: the one that is named, or one of its own for as long as it measures.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use super::args::tell;
 use crate::BenchError;
@@ -13,11 +14,14 @@ const FOLDER: &str = "WAYHOLD_SERVICES_DIR";
 /// Asks for a failure where something would be skipped.
 const REQUIRE_ALL: &str = "WAYHOLD_TESTS_REQUIRE_ALL";
 
-/// A running broker; one of our own ends with this value.
+/// Ends the broker once its input is at an end: also when this process is killed.
+const DOWN_AT_THE_END: &str = "read _; exec \"$0\" down kafka";
+
+/// A running broker; one of our own ends with this value, or with this process.
 pub struct Broker {
     /// Where it listens.
     pub bootstrap: String,
-    own: Option<PathBuf>,
+    _own: Option<Own>,
 }
 
 impl Broker {
@@ -30,7 +34,7 @@ impl Broker {
         if let Ok(bootstrap) = std::env::var(NAMED) {
             return Ok(Some(Self {
                 bootstrap,
-                own: None,
+                _own: None,
             }));
         }
         let is_required = std::env::var(REQUIRE_ALL).is_ok_and(|value| value == "1");
@@ -49,28 +53,44 @@ impl Broker {
     }
 
     fn start(folder: &Path) -> Result<Self, BenchError> {
-        let mut broker = Self {
-            bootstrap: String::new(),
-            own: Some(folder.join("services")),
-        };
-        broker.service("up")?;
-        let lines = broker.service("env")?;
+        let own = Own::new(folder.join("services"))?;
+        own.service("up")?;
+        let lines = own.service("env")?;
         let (_, bootstrap) = lines
             .trim()
             .rsplit_once('=')
             .ok_or("scripts/services names no address")?;
-        bootstrap.clone_into(&mut broker.bootstrap);
-        Ok(broker)
+        Ok(Self {
+            bootstrap: bootstrap.to_owned(),
+            _own: Some(own),
+        })
+    }
+}
+
+/// A broker of our own, and who ends it.
+struct Own {
+    folder: PathBuf,
+    ender: Child,
+}
+
+impl Own {
+    fn new(folder: PathBuf) -> Result<Self, BenchError> {
+        let ender = Command::new("sh")
+            .args(["-c", DOWN_AT_THE_END])
+            .arg(script())
+            .env(FOLDER, &folder)
+            .stdin(Stdio::piped())
+            // What ends this process at the terminal must not end that one.
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { folder, ender })
     }
 
     fn service(&self, verb: &str) -> Result<String, BenchError> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services");
-        let mut command = Command::new(script);
-        command.args([verb, "kafka"]);
-        if let Some(own) = &self.own {
-            command.env(FOLDER, own);
-        }
-        let output = command.output()?;
+        let output = Command::new(script())
+            .args([verb, "kafka"])
+            .env(FOLDER, &self.folder)
+            .output()?;
         if !output.status.success() {
             return Err(format!("scripts/services {verb} kafka: {}", last_line(&output)).into());
         }
@@ -78,14 +98,18 @@ impl Broker {
     }
 }
 
-impl Drop for Broker {
+impl Drop for Own {
     fn drop(&mut self) {
-        if self.own.is_some()
-            && let Err(error) = self.service("down")
-        {
-            tell(&format!("the broker may still run: {error}"));
+        drop(self.ender.stdin.take());
+        match self.ender.wait() {
+            Ok(status) if status.success() => {}
+            ended => tell(&format!("the broker may still run: {ended:?}")),
         }
     }
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services")
 }
 
 fn last_line(output: &Output) -> String {
