@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use proptest::prelude::*;
-use support::{HandClock, copy_of, destinations, drain, event, fill, ids, open, tiny};
+use support::{HandClock, copy_of, destinations, drain, event, eventually, fill, ids, open, tiny};
 use wayhold_model::{DestinationId, Position, ShardId};
 use wayhold_store::{
     AppendError, AttemptRecord, Delivery, Lane, NewEvent, OpenError, Options, Receipt, Resolution,
@@ -186,6 +186,71 @@ async fn the_backlog_of_one_shard_keeps_none_of_the_others_waiting() {
         "{of_busy} before the last of the calm"
     );
     store.stop();
+}
+
+#[tokio::test]
+async fn a_shard_that_cannot_be_read_keeps_none_of_the_others_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &sharded(2), &HandClock::new());
+    let to = destinations(&store, 1);
+    let keys = [key_in(&store, 0, &to).await, key_in(&store, 1, &to).await];
+    for n in 0..80 {
+        let new = event(&n.to_string(), &keys[n % 2], &"x".repeat(200), &to);
+        store.append(vec![new]).await.unwrap();
+    }
+    let accepted = usize::try_from(store.totals(to[0]).accepted).unwrap();
+    // Index files of the second shard are damaged, and nothing lets them be made again.
+    let folder = dir.path().join("g1/s1");
+    eventually("segments of the second shard are indexed", || {
+        files_in(&folder, ".idx").len() >= 3
+    });
+    let mut obstacles = Vec::new();
+    for name in files_in(&folder, ".idx") {
+        let path = folder.join(&name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 0xff;
+        std::fs::write(&path, bytes).unwrap();
+        let obstacle = folder.join(format!("{name}.tmp"));
+        std::fs::create_dir(&obstacle).unwrap();
+        obstacles.push(obstacle);
+    }
+    let mut lane = store.lane(to[0]).unwrap();
+    let (mut read, mut failures) = (Vec::new(), 0);
+    loop {
+        match lane.read(5) {
+            Ok(batch) if batch.is_empty() => break,
+            Ok(batch) => read.extend(batch),
+            Err(_) => failures += 1,
+        }
+    }
+    assert_eq!(failures, 1, "it is left alone after the first time");
+    let of_first = |one: &&Delivery| one.event.position.shard == ShardId(0);
+    assert!(read.iter().filter(of_first).count() >= 40);
+    assert!(read.len() < accepted);
+    assert!(
+        store
+            .health()
+            .degraded
+            .iter()
+            .any(|finding| finding.starts_with("g1.s1: "))
+    );
+    for obstacle in obstacles {
+        std::fs::remove_dir(obstacle).unwrap();
+    }
+    assert!(lane.read(5).unwrap().is_empty(), "until somebody says so");
+    lane.read_failed_again();
+    read.extend(drain(&mut lane, 5));
+    let positions: BTreeSet<_> = read.iter().map(|one| one.event.position).collect();
+    assert_eq!((read.len(), positions.len()), (accepted, accepted));
+    store.stop();
+}
+
+fn files_in(folder: &Path, ending: &str) -> Vec<String> {
+    let names = std::fs::read_dir(folder).unwrap();
+    names
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(ending))
+        .collect()
 }
 
 /// Reads nothing but what `key_in` left, which lies first in each shard.

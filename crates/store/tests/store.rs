@@ -14,12 +14,36 @@ use support::{
 };
 use wayhold_model::{OutcomeKind, Timestamp};
 use wayhold_store::{
-    AppendError, AttemptRecord, DeliveryState, OpenError, Options, Resolution, Store,
+    AppendError, AttemptRecord, Delivery, DeliveryState, OpenError, Options, Receipt, Resolution,
+    Store,
 };
 
-/// Runs a case at tiny limits and at production's.
+/// Runs a case with one shard and with three, at tiny limits.
+async fn with_any_shards<F: Future<Output = ()>>(case: impl Fn(Options) -> F) {
+    for shards in [1, 3] {
+        case(Options { shards, ..tiny() }).await;
+    }
+}
+
+/// Ids as a lane gives them. Between shards there is no order: those of several are sorted, once it is
+/// sure that each shard's come in order.
+fn in_order(store: &Store, deliveries: &[Delivery]) -> Vec<String> {
+    let mut ids = ids(deliveries);
+    if store.shards() > 1 {
+        let mut last = std::collections::BTreeMap::new();
+        for delivery in deliveries {
+            let position = delivery.event.position;
+            let before = last.insert(position.shard, position);
+            assert!(before.is_none_or(|before| before < position));
+        }
+        ids.sort_unstable_by_key(|id| id.parse::<u64>().unwrap());
+    }
+    ids
+}
+
+/// Runs a case at tiny limits, with one shard and with three, and at production's.
 async fn at_both_limits<F: Future<Output = ()>>(case: impl Fn(Options) -> F) {
-    case(tiny()).await;
+    with_any_shards(&case).await;
     case(Options {
         window_ids: 100_000,
         min_free: Some(0),
@@ -39,13 +63,13 @@ async fn events_are_read_back_in_order_by_the_lanes_they_are_owed_to() {
         let [mut first, mut second, mut third] = [0, 1, 2].map(|n| store.lane(to[n]).unwrap());
         for max in [1, 7, 1000] {
             let mut again = store.lane(to[0]).unwrap();
-            assert_eq!(ids(&drain(&mut again, max)), names(0..80));
+            assert_eq!(in_order(&store, &drain(&mut again, max)), names(0..80));
         }
-        assert_eq!(ids(&drain(&mut first, 16)), names(0..80));
-        assert_eq!(ids(&drain(&mut second, 16)), names(40..80));
+        assert_eq!(in_order(&store, &drain(&mut first, 16)), names(0..80));
+        assert_eq!(in_order(&store, &drain(&mut second, 16)), names(40..80));
         assert!(drain(&mut third, 16).is_empty());
         fill(&store, 80, 3, 5, &to[2..]).await;
-        assert_eq!(ids(&third.read_cached(10).unwrap()), names(80..83));
+        assert_eq!(in_order(&store, &drain(&mut third, 10)), names(80..83));
         store.stop();
     })
     .await;
@@ -66,24 +90,30 @@ async fn what_was_accepted_is_there_after_a_clean_stop_and_after_a_kill() {
             assert_eq!(recovery.unclean, unclean);
             assert_eq!(recovery.findings, Vec::<String>::new());
             let lane = drain(&mut store.lane(to[0]).unwrap(), 16);
-            assert_eq!(ids(&lane), names(0..50));
-            let positions: Vec<_> = lane
+            assert_eq!(in_order(&store, &lane), names(0..50));
+            let mut positions: Vec<_> = lane
                 .iter()
                 .map(|delivery| delivery.event.position)
                 .collect();
-            assert_eq!(
-                positions,
-                receipts
-                    .iter()
-                    .map(|receipt| receipt.position)
-                    .collect::<Vec<_>>()
-            );
+            let mut promised: Vec<_> = receipts.iter().map(|receipt| receipt.position).collect();
+            if store.shards() > 1 {
+                positions.sort_unstable();
+                promised.sort_unstable();
+            }
+            assert_eq!(positions, promised);
             let again = fill(&store, 0, 50, 5, &to).await;
             for (again, first) in again.iter().zip(&receipts) {
                 assert!(again.duplicate && again.position == first.position);
             }
             let next = fill(&store, 50, 1, 5, &to).await;
-            assert!(next[0].position > receipts[49].position);
+            let next = next[0].position;
+            let same = |receipt: &&Receipt| receipt.position.shard == next.shard;
+            assert!(
+                receipts
+                    .iter()
+                    .filter(same)
+                    .all(|receipt| receipt.position < next)
+            );
             store.stop();
         }
     })
@@ -92,137 +122,149 @@ async fn what_was_accepted_is_there_after_a_clean_stop_and_after_a_kill() {
 
 #[tokio::test]
 async fn the_same_id_is_one_event_and_other_content_is_a_conflict() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, _) = open(dir.path(), &tiny(), &HandClock::new());
-    let to = destinations(&store, 1);
-    let first = store
-        .append(vec![event("a", "k", "one", &to)])
-        .await
-        .unwrap();
-    assert!(!first[0].duplicate);
-    // Far enough that the first lies in an index file.
-    fill(&store, 0, 60, 3, &to).await;
-    eventually("the first segment is indexed", || {
-        !files(dir.path(), ".idx").is_empty()
-    });
-    let again = store
-        .append(vec![event("a", "k", "one", &to)])
-        .await
-        .unwrap();
-    assert!(again[0].duplicate && again[0].position == first[0].position);
-    for other in [event("a", "k", "two", &to), event("a", "other", "one", &to)] {
-        let conflict = store
-            .append(vec![event("new", "", "", &to), other])
+    with_any_shards(|options| async move {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(dir.path(), &options, &HandClock::new());
+        let to = destinations(&store, 1);
+        let first = store
+            .append(vec![event("a", "k", "one", &to)])
             .await
-            .unwrap_err();
-        assert_eq!(
-            conflict,
-            AppendError::Conflict {
-                index: 1,
-                first: first[0].position
-            }
+            .unwrap();
+        assert!(!first[0].duplicate);
+        // Far enough that the first lies in an index file.
+        fill(&store, 0, 60, 3, &to).await;
+        eventually("the first segment is indexed", || {
+            !files(dir.path(), ".idx").is_empty()
+        });
+        let again = store
+            .append(vec![event("a", "k", "one", &to)])
+            .await
+            .unwrap();
+        assert!(again[0].duplicate && again[0].position == first[0].position);
+        for other in [event("a", "k", "two", &to), event("a", "other", "one", &to)] {
+            let conflict = store
+                .append(vec![event("new", "", "", &to), other])
+                .await
+                .unwrap_err();
+            assert_eq!(
+                conflict,
+                AppendError::Conflict {
+                    index: 1,
+                    first: first[0].position
+                }
+            );
+        }
+        assert!(
+            store.find("/test", "new").unwrap().is_none(),
+            "nothing of a refused batch is stored"
         );
-    }
-    assert!(
-        store.find("/test", "new").unwrap().is_none(),
-        "nothing of a refused batch is stored"
-    );
 
-    let batch = vec![
-        event("b", "", "x", &to),
-        event("c", "", "x", &to),
-        event("b", "", "x", &to),
-    ];
-    let receipts = store.append(batch).await.unwrap();
-    assert_eq!(
-        receipts.iter().map(|r| r.duplicate).collect::<Vec<_>>(),
-        [false, false, true]
-    );
-    assert_eq!(receipts[0].position, receipts[2].position);
-    let batch = vec![event("d", "", "x", &to), event("d", "", "y", &to)];
-    assert_eq!(
-        store.append(batch).await.unwrap_err(),
-        AppendError::ConflictInBatch { index: 1, first: 0 }
-    );
-    assert!(store.find("/test", "d").unwrap().is_none());
-    store.stop();
+        let batch = vec![
+            event("b", "", "x", &to),
+            event("c", "", "x", &to),
+            event("b", "", "x", &to),
+        ];
+        let receipts = store.append(batch).await.unwrap();
+        assert_eq!(
+            receipts.iter().map(|r| r.duplicate).collect::<Vec<_>>(),
+            [false, false, true]
+        );
+        assert_eq!(receipts[0].position, receipts[2].position);
+        let batch = vec![event("d", "", "x", &to), event("d", "", "y", &to)];
+        assert_eq!(
+            store.append(batch).await.unwrap_err(),
+            AppendError::ConflictInBatch { index: 1, first: 0 }
+        );
+        assert!(store.find("/test", "d").unwrap().is_none());
+        store.stop();
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn parallel_requests_with_one_id_store_one_event() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, _) = open(dir.path(), &tiny(), &HandClock::new());
-    let to = destinations(&store, 1);
-    for round in 0..50 {
-        let tasks: Vec<_> = (0..32)
-            .map(|n| {
-                let store = store.clone();
-                // Batches in opposite orders must not wait for each other.
-                let mut batch = vec![
-                    event(&format!("x{round}"), "", "same", &to),
-                    event(&format!("y{round}"), "", "same", &to),
-                ];
-                if n % 2 == 0 {
-                    batch.reverse();
-                }
-                tokio::spawn(async move { (n, store.append(batch).await.unwrap()) })
-            })
-            .collect();
-        let mut firsts = 0;
-        let mut positions = std::collections::BTreeSet::new();
-        for task in tasks {
-            let (_, receipts) = task.await.unwrap();
-            firsts += receipts.iter().filter(|receipt| !receipt.duplicate).count();
-            positions.extend(receipts.iter().map(|receipt| receipt.position));
+    with_any_shards(|options| async move {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(dir.path(), &options, &HandClock::new());
+        let to = destinations(&store, 1);
+        for round in 0..50 {
+            let tasks: Vec<_> = (0..32)
+                .map(|n| {
+                    let store = store.clone();
+                    // Batches in opposite orders must not wait for each other.
+                    let mut batch = vec![
+                        event(&format!("x{round}"), "", "same", &to),
+                        event(&format!("y{round}"), "", "same", &to),
+                    ];
+                    if n % 2 == 0 {
+                        batch.reverse();
+                    }
+                    tokio::spawn(async move { (n, store.append(batch).await.unwrap()) })
+                })
+                .collect();
+            let mut firsts = 0;
+            let mut positions = std::collections::BTreeSet::new();
+            for task in tasks {
+                let (_, receipts) = task.await.unwrap();
+                firsts += receipts.iter().filter(|receipt| !receipt.duplicate).count();
+                positions.extend(receipts.iter().map(|receipt| receipt.position));
+            }
+            assert_eq!((firsts, positions.len()), (2, 2));
         }
-        assert_eq!((firsts, positions.len()), (2, 2));
-    }
-    assert_eq!(store.totals(to[0]).accepted, 100);
-    store.stop();
+        assert_eq!(store.totals(to[0]).accepted, 100);
+        store.stop();
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn an_id_is_forgotten_after_the_window_and_by_acceptance_time() {
-    let clock = HandClock::new();
-    let dir = tempfile::tempdir().unwrap();
-    let (store, _) = open(dir.path(), &tiny(), &clock);
-    let to = destinations(&store, 1);
-    fill(&store, 0, 20, 3, &to).await;
-    clock.forward(Duration::from_secs(23 * 3600));
-    assert!(
-        fill(&store, 0, 20, 3, &to)
-            .await
-            .iter()
-            .all(|receipt| receipt.duplicate)
-    );
-    clock.forward(Duration::from_secs(3601));
-    assert!(
-        fill(&store, 0, 20, 3, &to)
-            .await
-            .iter()
-            .all(|receipt| !receipt.duplicate)
-    );
-    store.stop();
+    with_any_shards(|options| async move {
+        let clock = HandClock::new();
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(dir.path(), &options, &clock);
+        let to = destinations(&store, 1);
+        fill(&store, 0, 20, 3, &to).await;
+        clock.forward(Duration::from_secs(23 * 3600));
+        assert!(
+            fill(&store, 0, 20, 3, &to)
+                .await
+                .iter()
+                .all(|receipt| receipt.duplicate)
+        );
+        clock.forward(Duration::from_secs(3601));
+        assert!(
+            fill(&store, 0, 20, 3, &to)
+                .await
+                .iter()
+                .all(|receipt| !receipt.duplicate)
+        );
+        store.stop();
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn an_id_made_here_is_never_a_duplicate_and_is_still_found() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, _) = open(dir.path(), &tiny(), &HandClock::new());
-    let to = destinations(&store, 1);
-    let made = || {
-        let mut new = event("made", "", "x", &to);
-        new.identified = false;
-        new
-    };
-    let [first, second] = [
-        store.append(vec![made()]).await.unwrap(),
-        store.append(vec![made()]).await.unwrap(),
-    ];
-    assert!(!first[0].duplicate && !second[0].duplicate);
-    let found = store.find("/test", "made").unwrap().unwrap();
-    assert!([first[0].position, second[0].position].contains(&found.position));
-    store.stop();
+    with_any_shards(|options| async move {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(dir.path(), &options, &HandClock::new());
+        let to = destinations(&store, 1);
+        let made = || {
+            let mut new = event("made", "", "x", &to);
+            new.identified = false;
+            new
+        };
+        let [first, second] = [
+            store.append(vec![made()]).await.unwrap(),
+            store.append(vec![made()]).await.unwrap(),
+        ];
+        assert!(!first[0].duplicate && !second[0].duplicate);
+        let found = store.find("/test", "made").unwrap().unwrap();
+        assert!([first[0].position, second[0].position].contains(&found.position));
+        store.stop();
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -413,23 +455,26 @@ async fn a_second_process_is_refused_and_told_who_holds_the_directory() {
 
 #[tokio::test]
 async fn dropping_a_request_at_any_time_leaves_its_event_absent_or_stored() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, _) = open(dir.path(), &tiny(), &HandClock::new());
-    let to = destinations(&store, 1);
-    for n in 0..500_u64 {
-        let append = store.append(vec![event(&n.to_string(), "", "x", &to)]);
-        // The client goes away after a few polls.
-        drop(tokio::time::timeout(Duration::from_micros(n % 50), append).await);
-    }
-    let receipts = fill_unkeyed(&store, 500, &to).await;
-    let deliveries = drain(&mut store.lane(to[0]).unwrap(), 100);
-    assert_eq!(
-        deliveries.len(),
-        500,
-        "each id once, whether its first request was dropped or not"
-    );
-    assert_eq!(receipts.len(), 500);
-    store.stop();
+    with_any_shards(|options| async move {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(dir.path(), &options, &HandClock::new());
+        let to = destinations(&store, 1);
+        for n in 0..500_u64 {
+            let append = store.append(vec![event(&n.to_string(), "", "x", &to)]);
+            // The client goes away after a few polls.
+            drop(tokio::time::timeout(Duration::from_micros(n % 50), append).await);
+        }
+        let receipts = fill_unkeyed(&store, 500, &to).await;
+        let deliveries = drain(&mut store.lane(to[0]).unwrap(), 100);
+        assert_eq!(
+            deliveries.len(),
+            500,
+            "each id once, whether its first request was dropped or not"
+        );
+        assert_eq!(receipts.len(), 500);
+        store.stop();
+    })
+    .await;
 }
 
 async fn fill_unkeyed(
@@ -481,38 +526,41 @@ async fn the_oldest_pending_event_is_never_older_than_the_figures_say() {
 
 #[tokio::test]
 async fn look_ups_while_segments_are_dropped_find_the_event_or_its_trace_and_nothing_wrong() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, _) = open(dir.path(), &tiny(), &HandClock::new());
-    let to = destinations(&store, 1);
-    let receipts = fill(&store, 0, 120, 3, &to).await;
-    let (asked, asking) = (store.clone(), Arc::new(AtomicBool::new(true)));
-    let ask = {
-        let asking = Arc::clone(&asking);
-        std::thread::spawn(move || {
-            while asking.load(Ordering::Relaxed) {
-                for receipt in &receipts {
-                    let found = asked.event(receipt.position).unwrap().unwrap();
-                    assert_eq!(found.position, receipt.position);
+    with_any_shards(|options| async move {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(dir.path(), &options, &HandClock::new());
+        let to = destinations(&store, 1);
+        let receipts = fill(&store, 0, 120, 3, &to).await;
+        let (asked, asking) = (store.clone(), Arc::new(AtomicBool::new(true)));
+        let ask = {
+            let asking = Arc::clone(&asking);
+            std::thread::spawn(move || {
+                while asking.load(Ordering::Relaxed) {
+                    for receipt in &receipts {
+                        let found = asked.event(receipt.position).unwrap().unwrap();
+                        assert_eq!(found.position, receipt.position);
+                    }
                 }
-            }
-        })
-    };
-    let mut lane = store.lane(to[0]).unwrap();
-    let handle = lane.handle();
-    for delivery in drain(&mut lane, 16) {
-        handle.settle(&delivery.event, Resolution::Delivered);
-    }
-    eventually("only the active and the prepared segment are left", || {
-        files(dir.path(), ".db").len() <= 3
-    });
-    asking.store(false, Ordering::Relaxed);
-    ask.join().unwrap();
-    assert_eq!(store.health().degraded, Vec::<String>::new());
-    store.stop();
-    // Nothing of a dropped segment is left, and nothing holds it open.
-    for name in files(dir.path(), ".db-wal") {
-        assert!(files(dir.path(), ".db").contains(&name.replace("-wal", "")));
-    }
+            })
+        };
+        let mut lane = store.lane(to[0]).unwrap();
+        let handle = lane.handle();
+        for delivery in drain(&mut lane, 16) {
+            handle.settle(&delivery.event, Resolution::Delivered);
+        }
+        eventually("only the active and the prepared segment are left", || {
+            files(dir.path(), ".db").len() <= 3
+        });
+        asking.store(false, Ordering::Relaxed);
+        ask.join().unwrap();
+        assert_eq!(store.health().degraded, Vec::<String>::new());
+        store.stop();
+        // Nothing of a dropped segment is left, and nothing holds it open.
+        for name in files(dir.path(), ".db-wal") {
+            assert!(files(dir.path(), ".db").contains(&name.replace("-wal", "")));
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
