@@ -48,7 +48,10 @@ const NUMBERS: &[(&str, &[&str])] = &[
         &["seconds", "data_bytes_per_event", "settled_bytes_per_event"],
     ),
     ("/machine", &["cores", "memory_bytes"]),
-    ("/sync/0", &["bytes", "count", "p50_ms", "p99_ms", "max_ms"]),
+    (
+        "/sync/0",
+        &["bytes", "count", "mean_ms", "p50_ms", "p99_ms", "max_ms"],
+    ),
     (
         "/accept/0",
         &[
@@ -73,6 +76,7 @@ const NUMBERS: &[(&str, &[&str])] = &[
             "empty_bytes",
             "filled_bytes",
             "drained_bytes",
+            "peak_bytes",
             "drained",
             "drained_per_second",
             "cpu_us_per_delivery",
@@ -103,7 +107,6 @@ const NUMBERS: &[(&str, &[&str])] = &[
         &[
             "lanes",
             "server_bytes",
-            "tail_bytes",
             "queue_bytes",
             "window_bytes",
             "total_bytes",

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::super::exit::Failure;
 use super::accept::{count, millis, per};
 use super::load::Load;
+use super::machine::Resident;
 use super::server::Server;
 
 /// Callers that fill it, each with so many events in one request.
@@ -35,6 +36,8 @@ pub struct Backlog {
     pub filled_bytes: u64,
     /// After it was worked off.
     pub drained_bytes: u64,
+    /// The most it ever was.
+    pub peak_bytes: u64,
     /// Deliveries that were measured while it was worked off.
     pub drained: u64,
     /// Deliveries a second.
@@ -51,7 +54,7 @@ pub async fn measure(folder: &Path, events_max: u64, time: Duration) -> Result<B
     let until = Instant::now() + time;
     let mut server = Server::start(folder, 1, NO_WINDOW).await?;
     server.pause().await?;
-    let empty_bytes = server.resident()?;
+    let empty_bytes = server.resident()?.now;
     let (callers, batch) = FILLED_BY;
     let load = Load {
         target: server.address(),
@@ -61,7 +64,7 @@ pub async fn measure(folder: &Path, events_max: u64, time: Duration) -> Result<B
         events: events_max,
     };
     load.run_apart().await?;
-    let filled_bytes = server.resident()?;
+    let filled_bytes = server.resident()?.now;
     let events = server.pending().await?;
     let cpu = server.cpu()?;
     let begun = Instant::now();
@@ -75,13 +78,14 @@ pub async fn measure(folder: &Path, events_max: u64, time: Duration) -> Result<B
     }
     let drained = events.saturating_sub(pending);
     let cpu = server.cpu()?.saturating_sub(cpu);
-    let drained_bytes = server.resident()?;
+    let Resident { now, peak } = server.resident()?;
     server.end()?;
     Ok(Backlog {
         events,
         empty_bytes,
         filled_bytes,
-        drained_bytes,
+        drained_bytes: now,
+        peak_bytes: peak,
         drained,
         drained_per_second: per(count(drained), took.as_secs_f64()),
         cpu_us_per_delivery: per(cpu.as_secs_f64() * 1e6, count(drained)),

@@ -50,7 +50,7 @@ pub async fn measure(folder: &Path, time: Duration) -> Result<Vec<Lanes>, Failur
         while server.pending().await? > 0 && Instant::now() < until {
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        let bytes = server.resident()?;
+        let bytes = server.resident()?.now;
         all.push(Lanes { lanes, bytes });
         server.end()?;
     }

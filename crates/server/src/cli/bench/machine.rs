@@ -43,13 +43,26 @@ pub fn cpu(process: &str) -> io::Result<Duration> {
     Ok(Duration::from_micros(ticks * 1_000_000 / ticks_per_second))
 }
 
-/// Resident memory of a process now, in bytes.
+/// Resident memory of a process, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Resident {
+    /// Now.
+    pub now: u64,
+    /// The most it ever was.
+    pub peak: u64,
+}
+
+/// Resident memory of a process.
 ///
 /// # Errors
 /// When there is no such process.
-pub fn resident(process: u32) -> io::Result<u64> {
+pub fn resident(process: u32) -> io::Result<Resident> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    kibibytes(&status, "VmRSS:").ok_or_else(|| io::Error::other("its memory is not told"))
+    let told = |name| kibibytes(&status, name);
+    told("VmRSS:")
+        .zip(told("VmHWM:"))
+        .map(|(now, peak)| Resident { now, peak })
+        .ok_or_else(|| io::Error::other("its memory is not told"))
 }
 
 /// The value of a line of `name` in kB, in bytes.
@@ -68,7 +81,8 @@ mod tests {
         let here = Machine::here();
         assert!(here.cores > 0);
         let resident = resident(std::process::id()).unwrap();
-        assert!(resident > 0 && here.memory_bytes.is_some_and(|all| resident < all));
+        assert!(resident.now > 0 && resident.now <= resident.peak);
+        assert!(here.memory_bytes.is_some_and(|all| resident.peak < all));
         assert!(cpu("self").is_ok() && cpu("0").is_err());
     }
 

@@ -84,7 +84,7 @@ impl Report {
         let backlog = self.backlog.as_ref()?;
         Some(Costs {
             cores: whole(self.machine.cores as u64),
-            sync_ms: self.sync.first()?.took.p50_ms,
+            sync_ms: self.sync.first()?.took.mean_ms,
             accept_us: most.server_cpu_us_per_event,
             accept_bulk_us: bulk.first()?.server_cpu_us_per_event,
             deliver_us: backlog.cpu_us_per_delivery,
@@ -94,6 +94,7 @@ impl Report {
                 .settled_bytes_per_event
                 .unwrap_or(most.disk_bytes_per_event),
             empty_bytes: backlog.empty_bytes,
+            peak_bytes: backlog.peak_bytes,
             lane_bytes: bytes_per_lane(&self.lanes),
         })
     }
@@ -134,6 +135,7 @@ impl Report {
                 [
                     format!("{:?}", syncs.write).to_lowercase(),
                     format!("{} KiB", syncs.bytes / 1024),
+                    millis(syncs.took.mean_ms),
                     millis(syncs.took.p50_ms),
                     millis(syncs.took.p99_ms),
                     millis(syncs.took.max_ms),
@@ -141,7 +143,10 @@ impl Report {
                 ]
             })
             .collect();
-        output.table(["WRITE", "BYTES", "P50", "P99", "LONGEST", "SYNCS"], &rows);
+        output.table(
+            ["WRITE", "BYTES", "MEAN", "P50", "P99", "LONGEST", "SYNCS"],
+            &rows,
+        );
     }
 
     fn print_accept(&self, output: &mut Output) {
@@ -229,6 +234,7 @@ impl Report {
                 "the same after the drain".to_owned(),
                 backlog.drained_bytes,
             ));
+            rows.push(of("the most meanwhile".to_owned(), backlog.peak_bytes));
         }
         rows.extend(self.lanes.iter().map(|one| {
             [
@@ -262,7 +268,6 @@ impl Report {
                 [
                     one.lanes.to_string(),
                     size(one.server_bytes),
-                    size(one.tail_bytes),
                     size(one.queue_bytes),
                     size(one.window_bytes),
                     size(one.total_bytes),
@@ -270,14 +275,7 @@ impl Report {
             })
             .collect();
         output.table(
-            [
-                "DESTINATIONS",
-                "SERVER",
-                "NEWEST EVENTS",
-                "WAITING REQUESTS",
-                "IDS",
-                "TOTAL",
-            ],
+            ["DESTINATIONS", "SERVER", "WAITING REQUESTS", "IDS", "TOTAL"],
             &rows,
         );
         heading(

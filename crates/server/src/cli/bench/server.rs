@@ -17,7 +17,7 @@ use super::super::exit::{Exit, Failure};
 use super::super::output::items;
 use super::super::process::{Process, this_binary};
 use super::folder::bytes_below;
-use super::machine;
+use super::machine::{self, Resident};
 use crate::blocking::blocking;
 
 /// How long a start may take: far more than one needs.
@@ -142,11 +142,11 @@ impl Server {
         machine::cpu(&self.process.id().to_string()).map_err(|error| gone(&error))
     }
 
-    /// Resident memory now, in bytes.
+    /// Resident memory.
     ///
     /// # Errors
     /// When it has ended.
-    pub fn resident(&self) -> Result<u64, Failure> {
+    pub fn resident(&self) -> Result<Resident, Failure> {
         machine::resident(self.process.id()).map_err(|error| gone(&error))
     }
 

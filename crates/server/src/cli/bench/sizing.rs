@@ -12,7 +12,7 @@ use super::accept::{count, per};
 pub struct Costs {
     /// Processors.
     pub cores: f64,
-    /// Write and sync of a small commit, in milliseconds.
+    /// Write and sync of a small commit, on average and in milliseconds.
     pub sync_ms: f64,
     /// Processor time to accept an event that comes alone, in microseconds.
     pub accept_us: f64,
@@ -28,6 +28,8 @@ pub struct Costs {
     pub settled_bytes: f64,
     /// Memory of an empty server with one destination, without the window of ids.
     pub empty_bytes: u64,
+    /// The most that it took while a backlog was filled and worked off.
+    pub peak_bytes: u64,
     /// Memory of one more destination.
     pub lane_bytes: u64,
 }
@@ -92,10 +94,9 @@ pub struct Disk {
 pub struct Memory {
     /// Destinations.
     pub lanes: u64,
-    /// The process itself with them.
+    /// The process itself with them, and with the newest events, which are kept so that the disk is not
+    /// read.
     pub server_bytes: u64,
-    /// Newest events, kept so that the disk is not read.
-    pub tail_bytes: u64,
     /// Requests that wait for the disk, at the most.
     pub queue_bytes: u64,
     /// The window of ids.
@@ -187,17 +188,19 @@ fn disk(events_per_second: f64, costs: &Costs, options: &Options) -> Disk {
 }
 
 fn memory(lanes: u64, costs: &Costs, options: &Options) -> Memory {
-    let server_bytes = costs.empty_bytes + lanes.saturating_sub(1) * costs.lane_bytes;
-    let tail_bytes = options.tail_bytes as u64;
+    // What was measured has as many newest events as were sent: all that are ever kept, or fewer.
+    let one = costs
+        .peak_bytes
+        .max(costs.empty_bytes + options.tail_bytes as u64);
+    let server_bytes = one + lanes.saturating_sub(1) * costs.lane_bytes;
     let queue_bytes = options.queue_bytes as u64;
     let window_bytes = sizing::window_bytes(options.window_ids as u64);
     Memory {
         lanes,
         server_bytes,
-        tail_bytes,
         queue_bytes,
         window_bytes,
-        total_bytes: server_bytes + tail_bytes + queue_bytes + window_bytes,
+        total_bytes: server_bytes + queue_bytes + window_bytes,
     }
 }
 
@@ -226,6 +229,7 @@ mod tests {
             fresh_bytes: 1_600.0,
             settled_bytes: 1_300.0,
             empty_bytes: 40_000_000,
+            peak_bytes: 90_000_000,
             lane_bytes: 500_000,
         }
     }
@@ -304,16 +308,20 @@ mod tests {
     fn memory_is_the_sum_of_its_bounds() {
         let options = Options::default();
         let one = memory(1, &costs(), &options);
-        assert_eq!(one.server_bytes, 40_000_000);
-        assert_eq!(one.tail_bytes, options.tail_bytes as u64);
-        assert_eq!(
-            one.window_bytes,
-            sizing::window_bytes(options.window_ids as u64)
-        );
+        assert_eq!(one.server_bytes, 90_000_000);
+        let ids = options.window_ids as u64;
+        assert_eq!(one.window_bytes, sizing::window_bytes(ids));
         assert_eq!(
             one.total_bytes,
-            40_000_000 + one.tail_bytes + one.queue_bytes + one.window_bytes
+            90_000_000 + options.queue_bytes as u64 + one.window_bytes
         );
+        // Too few events were sent to fill what is kept of the newest.
+        let short = Costs {
+            peak_bytes: 41_000_000,
+            ..costs()
+        };
+        let filled = memory(1, &short, &options).server_bytes;
+        assert_eq!(filled, 40_000_000 + options.tail_bytes as u64);
         let many = memory(50, &costs(), &options);
         assert_eq!(many.total_bytes - one.total_bytes, 49 * 500_000);
     }

@@ -160,6 +160,7 @@ mod tests {
     fn syncs(p50_ms: f64, p99_ms: f64) -> Vec<Syncs> {
         let took = Distribution {
             count: 100,
+            mean_ms: p50_ms,
             p50_ms,
             p99_ms,
             max_ms: p99_ms,
