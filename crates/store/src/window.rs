@@ -38,6 +38,9 @@ pub(crate) fn bytes(ids: u64) -> u64 {
     (STRIPES * Table::bytes(reach.ids_held().div_ceil(STRIPES))) as u64
 }
 
+/// Ids that are put into a table together at open: some more than a processor fetches from memory at a time.
+const RESTORED_TOGETHER: usize = 32;
+
 /// The ids of the window.
 pub(crate) struct Window {
     stripes: Box<[Stripe]>,
@@ -150,20 +153,21 @@ impl Window {
     }
 
     /// Remembers ids at open. Fastest where they are in order of their hashes.
-    pub(crate) fn restore(&self, placed: impl Iterator<Item = (u128, u64)>) {
-        let mut held: Option<(usize, MutexGuard<'_, Ids>)> = None;
-        for (id_hash, chapter) in placed {
-            let stripe = stripe_of(id_hash);
-            let mut ids = match held.take() {
-                Some((same, ids)) if same == stripe => ids,
-                other => {
-                    // Never two locks at once.
-                    drop(other);
-                    self.ids(id_hash)
+    pub(crate) fn restore(&self, mut placed: impl Iterator<Item = (u128, u64)>) {
+        let mut batch = Vec::with_capacity(RESTORED_TOGETHER);
+        loop {
+            batch.extend(placed.by_ref().take(RESTORED_TOGETHER));
+            if batch.is_empty() {
+                return;
+            }
+            for same in batch.chunk_by(|(one, _), (other, _)| stripe_of(*one) == stripe_of(*other))
+            {
+                if let Some((id_hash, _)) = same.first() {
+                    let mut ids = self.ids(*id_hash);
+                    ids.table.insert_all(same, self.live());
                 }
-            };
-            ids.table.insert(id_hash, chapter, self.live());
-            held = Some((stripe, ids));
+            }
+            batch.clear();
         }
     }
 

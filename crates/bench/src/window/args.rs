@@ -143,6 +143,7 @@ impl Subject<'_> {
         let server = start.run(&self.flags())?;
         let name = |what: &str| format!("window.{what}.{}", self.name);
         figures.add(name("start"), "s", server.start.as_secs_f64());
+        let before = server.cpu()?;
         let report = load(
             server.address,
             &[
@@ -151,7 +152,9 @@ impl Subject<'_> {
                 format!("--prefix=round{round}"),
             ],
         )?;
+        let cpu = server.cpu()?.saturating_sub(before);
         refuse_refusals(self.name, &report)?;
+        figures.add(name("cpu_us"), "us", per_event(cpu, report.events_in_all));
         figures.add(name("accept"), "events/s", report.rate);
         figures.add(name("p99"), "ms", report.p99_ms);
         // What was accepted meanwhile has pushed the oldest out of the window.
@@ -170,6 +173,11 @@ impl Subject<'_> {
         server.stop()?;
         Ok(())
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+fn per_event(time: Duration, events: u64) -> f64 {
+    time.as_secs_f64() * 1e6 / events.max(1) as f64
 }
 
 /// A figure as it is published.

@@ -31,13 +31,17 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// How many chapters began after the one of this entry, if it is in the window.
+    /// How many chapters began after the one of this entry, if it is in the window; more than any where it is
+    /// free.
     fn age(self, entry: u32) -> usize {
-        usize::from(low(self.newest).wrapping_sub(low(u64::from(entry))))
+        match entry {
+            FREE => CHAPTERS_MAX,
+            _ => usize::from(low(self.newest).wrapping_sub(low(u64::from(entry)))),
+        }
     }
 
     fn is_alive(self, entry: u32) -> bool {
-        entry != FREE && self.age(entry) < self.count
+        self.age(entry) < self.count
     }
 
     /// The whole number of a chapter that is in the window.
@@ -112,6 +116,21 @@ impl Table {
         }
     }
 
+    /// Adds many. The buckets of all are asked for before any is changed: the processor then fetches them side
+    /// by side, and most of the time of a large table is spent waiting for them.
+    pub(super) fn insert_all(&mut self, ids: &[(u128, u64)], live: Live) {
+        let mut fetched = 0;
+        for (id_hash, _) in ids {
+            for bucket in self.home(*id_hash).buckets {
+                fetched ^= self.bucket(bucket).first().copied().unwrap_or(FREE);
+            }
+        }
+        std::hint::black_box(fetched);
+        for (id_hash, chapter) in ids {
+            self.insert(*id_hash, *chapter, live);
+        }
+    }
+
     /// Chapters that an id may have been accepted in, newest first. Allocates only where there is one.
     pub(super) fn candidates(&self, id_hash: u128, live: Live) -> Vec<u64> {
         let home = self.home(id_hash);
@@ -153,9 +172,10 @@ impl Table {
         }
     }
 
-    fn bucket(&self, bucket: usize) -> &[u32] {
-        let at = self.begin + bucket * BUCKET;
-        self.entries.get(at..at + BUCKET).unwrap_or_default()
+    fn bucket(&self, bucket: usize) -> &[u32; BUCKET] {
+        let from = self.entries.get(self.begin + bucket * BUCKET..);
+        from.and_then(|entries| entries.first_chunk())
+            .unwrap_or(&[FREE; BUCKET])
     }
 }
 
@@ -167,22 +187,17 @@ struct Room {
 }
 
 impl Room {
-    fn of(bucket: &[u32], live: Live) -> Self {
-        let mut alive = 0;
-        let (mut longest_dead, mut longest) = (0, 0);
+    /// Without a branch for an entry.
+    fn of(bucket: &[u32; BUCKET], live: Live) -> Self {
+        let (mut alive, mut longest) = (0, (0, 0));
         for (at, entry) in bucket.iter().enumerate() {
-            alive += usize::from(live.is_alive(*entry));
-            let age = match *entry {
-                FREE => CHAPTERS_MAX,
-                entry => live.age(entry),
-            };
-            if age > longest {
-                (longest_dead, longest) = (at, age);
-            }
+            let age = live.age(*entry);
+            alive += usize::from(age < live.count);
+            longest = longest.max((age, at));
         }
         Self {
             alive,
-            longest_dead,
+            longest_dead: longest.1,
         }
     }
 }
