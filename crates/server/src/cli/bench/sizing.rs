@@ -341,8 +341,11 @@ mod tests {
 
     #[test]
     fn the_page_about_sizing_says_what_the_rule_says() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/sizing.md");
-        let page = std::fs::read_to_string(page).unwrap();
+        let read = |name: &str| {
+            let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/");
+            std::fs::read_to_string(docs.to_owned() + name).unwrap()
+        };
+        let (page, operating) = (read("sizing.md"), read("operating.md"));
         let index = sizing::index_bytes(1, 1);
         let ids = Options::default().window_ids as u64;
         let window = per(count(sizing::window_bytes(ids)), count(ids));
@@ -352,6 +355,14 @@ mod tests {
             format!("store.window_ids x {window:.1} bytes"),
         ] {
             assert!(page.contains(&words), "{words}");
+        }
+        let id = index - 12 - 4;
+        for words in [
+            format!("{index} for an event with a key and one destination"),
+            format!("{id} for each, 12 more with a key, 4 more for each delivery"),
+            format!("({id} + 12 + 4 * deliveries)"),
+        ] {
+            assert!(operating.contains(&words), "{words}");
         }
         // By the disk alone.
         let costs = Costs {
