@@ -42,7 +42,8 @@ pub struct Options {
     /// A closed segment that is still unresolved after this long is checkpointed.
     pub checkpoint_after: Duration,
     /// Bytes that are cut off the file of a resolved segment at once while it is removed: the piece of work
-    /// in the file system's journal for which a sync of the writer may have to wait.
+    /// of the volume that a sync of the writer may have to wait for. Small enough to take about as
+    /// long as a sync.
     pub removal_step: u64,
     /// How often the mark is synced: it bounds the tail that is copied after a power cut.
     pub mark_sync: Duration,
@@ -72,7 +73,7 @@ impl Default for Options {
             min_free: None,
             reserve_bytes: 32 * MIB,
             checkpoint_after: Duration::from_secs(30),
-            removal_step: 8 * MIB,
+            removal_step: 2 * MIB,
             mark_sync: Duration::from_millis(100),
             page_size: 4096,
             readers_open: 16,

@@ -317,6 +317,178 @@ fn attempt() -> AttemptRecord {
 }
 
 #[tokio::test]
+async fn a_step_that_fails_is_named_and_tried_again_and_what_cannot_be_noted_is_only_a_witness_less()
+ {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = HandClock::new();
+    let options = Options {
+        removal_step: 16 * 1024,
+        retention: Duration::ZERO,
+        ..tiny()
+    };
+    // Each of these fails the first time, on the way of one segment; its note always does.
+    let failing = Arc::new(Mutex::new(vec![
+        ("rename", "1.db"),
+        ("shorten", "1.db-wal"),
+        ("unlink", "1.db-wal"),
+        ("unlink", "1.db-shm"),
+        ("unlink", "1.db.gone"),
+    ]));
+    let disk = {
+        let failing = Arc::clone(&failing);
+        HookedDisk::new(move |operation, path| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let mut failing = failing.lock().unwrap();
+            let step = (operation, name.as_str());
+            if step == ("overwrite", "1.idx") {
+                return Err(std::io::Error::other("no note today"));
+            }
+            match failing.iter().position(|one| *one == step) {
+                Some(at) => {
+                    failing.remove(at);
+                    Err(std::io::Error::other("not today"))
+                }
+                None => Ok(()),
+            }
+        })
+    };
+    let (store, _) = Store::open_on(
+        dir.path(),
+        options.clone(),
+        Arc::new(clock.clone()),
+        Arc::new(disk),
+    )
+    .unwrap();
+    let to = destinations(&store, 1);
+    delivered(&store, 16, &to).await;
+    eventually("both are removed all the same", || {
+        databases(dir.path()) == 2 && files(dir.path(), ".gone").is_empty()
+    });
+    assert_eq!(*failing.lock().unwrap(), Vec::new());
+    assert_accounts(&store, &to, 16);
+    let degraded = store.health().degraded;
+    assert!(
+        degraded.len() == 1 && degraded[0].contains("1.db cannot be removed"),
+        "{degraded:?}"
+    );
+    store.stop();
+    let (store, recovery) = open(dir.path(), &options, &clock);
+    assert_eq!(recovery.findings, Vec::<String>::new());
+    assert_accounts(&store, &to, 16);
+    store.stop();
+}
+
+#[tokio::test]
+async fn several_shards_keep_no_more_together_than_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = HandClock::new();
+    let options = Options {
+        shards: 2,
+        ..keeping()
+    };
+    let (store, _) = open(dir.path(), &options, &clock);
+    let to = destinations(&store, 1);
+    delivered(&store, 120, &to).await;
+    eventually("all are resolved", || {
+        let figures = store.figures();
+        figures.segments_closed == 0 && figures.segments_retained >= 10
+    });
+    let bytes = store.figures().retained_bytes;
+    store.stop();
+    let less = Options {
+        retention_bytes: bytes / 2,
+        ..options
+    };
+    let (store, _) = open(dir.path(), &less, &clock);
+    eventually("the oldest of each have gone", || {
+        store.figures().retained_bytes <= bytes / 2
+    });
+    assert!(store.figures().segments_retained >= 2);
+    assert_accounts(&store, &to, 120);
+    store.stop();
+}
+
+#[tokio::test]
+async fn accounts_hold_whatever_is_kept_removed_killed_or_lost() {
+    for seed in 1..=4 {
+        let clock = HandClock::new();
+        let mut dice = Dice(seed);
+        let mut dir = tempfile::tempdir().unwrap();
+        let (mut store, _) = open(dir.path(), &keeping(), &clock);
+        let to = destinations(&store, 2);
+        let mut accepted = 0;
+        // As long as nothing was lost, everything that was accepted is counted.
+        let mut is_lost = false;
+        for step in 0..40 {
+            match dice.roll(8) {
+                0..3 => {
+                    let count = dice.roll(20);
+                    fill(&store, accepted, count, 3, &to).await;
+                    accepted += count;
+                }
+                3..6 => {
+                    let mut lane = store.lane(to[usize::from(dice.roll(2) == 1)]).unwrap();
+                    let handle = lane.handle();
+                    for delivery in drain(&mut lane, 100) {
+                        match dice.roll(20) {
+                            0 => {}
+                            1 => handle.settle(&delivery.event, Resolution::Expired),
+                            2 => {
+                                handle.settle(&delivery.event, Resolution::DeadLettered(attempt()));
+                            }
+                            _ => handle.settle(&delivery.event, Resolution::Delivered),
+                        }
+                    }
+                }
+                6 => clock.forward(HOUR * u32::try_from(dice.roll(2)).unwrap()),
+                _ => {
+                    let killed = copy_of(dir.path());
+                    store.stop();
+                    if dice.roll(2) == 1 {
+                        dir = killed;
+                    }
+                    if dice.roll(6) == 0 {
+                        is_lost = true;
+                        lose_progress(dir.path());
+                    }
+                    (store, _) = open(dir.path(), &keeping(), &clock);
+                }
+            }
+            for destination in &to {
+                let totals = store.totals(*destination);
+                let ended = totals.delivered + totals.dead + totals.expired + totals.discarded;
+                let place = format!("seed {seed}, step {step}");
+                assert_eq!(totals.accepted, totals.pending + ended, "{place}");
+                assert!(totals.accepted <= accepted, "{place}");
+                assert!(is_lost || totals.accepted == accepted, "{place}");
+            }
+        }
+        store.stop();
+    }
+}
+
+/// Numbers that look random and are the same in each run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+}
+
+fn lose_progress(dir: &Path) {
+    for name in files(dir, "") {
+        if name.starts_with("state") {
+            std::fs::remove_file(dir.join("g1/s0").join(name)).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_lost_state_file_repeats_nothing_of_what_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let clock = HandClock::new();
@@ -336,11 +508,7 @@ async fn a_lost_state_file_repeats_nothing_of_what_is_kept() {
     lane.handle().settle_delivered(&rest);
     lane.handle().durable().await.unwrap();
     store.stop();
-    for name in files(dir.path(), "") {
-        if name.starts_with("state") {
-            std::fs::remove_file(dir.path().join("g1/s0").join(name)).unwrap();
-        }
-    }
+    lose_progress(dir.path());
     for start in 0..2 {
         let (store, recovery) = open(dir.path(), &keeping(), &clock);
         if start == 0 {
@@ -421,11 +589,7 @@ async fn a_note_that_is_torn_or_damaged_says_nothing_and_harms_nothing() {
             let copy = copy_of(dir.path());
             std::fs::write(index(copy.path()), &content).unwrap();
             if lost {
-                for file in files(copy.path(), "") {
-                    if file.starts_with("state") {
-                        std::fs::remove_file(copy.path().join("g1/s0").join(file)).unwrap();
-                    }
-                }
+                lose_progress(copy.path());
             }
             let (store, recovery) = open(copy.path(), &keeping(), &clock);
             let pending = store.totals(to[0]).pending;

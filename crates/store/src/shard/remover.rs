@@ -1,5 +1,6 @@
-//! Removes the databases of resolved segments once their retention is over. Paced, because the file
-//! system frees a large file in one piece of its journal, for which every sync of the writer waits.
+//! Removes the databases of resolved segments once their retention is over. Paced, because freeing a large
+//! file is work for the volume (its journal, and the device where freed blocks are discarded) that it
+//! cannot give to the writer's syncs meanwhile.
 //!
 //! In this order: progress says durably that the segment is resolved and counted (the keeper did that), the
 //! database gets a name under which nobody opens it, its files are shortened and unlinked, progress forgets
