@@ -40,7 +40,7 @@ pub struct Beginning {
     pub window_ids: Option<u64>,
 }
 
-/// Serves until told to stop. A destination that was paused by an earlier run stays so.
+/// Serves until told to stop. Whether it delivers is as told at this start, whatever an earlier run did.
 pub async fn serve(config: Config, beginning: Beginning) -> Result<(), BenchError> {
     let config = Arc::new(config);
     let app = {
@@ -59,14 +59,20 @@ pub async fn serve(config: Config, beginning: Beginning) -> Result<(), BenchErro
 
 fn start(config: &Arc<Config>, beginning: Beginning) -> Result<Arc<App>, BenchError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let is_new = !config.data.join("catalog.db").exists();
     let full = config.store.window_ids as u64;
     let prefill = prefill(beginning.window_ids.unwrap_or(full));
     prefill.make(&config.data, &config.store, &clock)?;
     let (store, recovery) = Store::open(&config.data, config.store.clone(), Arc::clone(&clock))?;
-    if is_new && !beginning.deliver {
-        pause(&store)?;
-    }
+    store
+        .catalog()
+        .sync_destinations(&[DESTINATION.to_owned()])?;
+    set_state(
+        &store,
+        match beginning.deliver {
+            true => RunState::Running,
+            false => RunState::Paused,
+        },
+    )?;
     let ports = Ports {
         clock,
         entropy: Arc::new(SystemEntropy),
@@ -74,11 +80,14 @@ fn start(config: &Arc<Config>, beginning: Beginning) -> Result<Arc<App>, BenchEr
     Ok(App::start(Arc::clone(config), (store, recovery), ports)?)
 }
 
-fn pause(store: &Store) -> Result<(), BenchError> {
+/// A start that changes nothing writes nothing.
+fn set_state(store: &Store, state: RunState) -> Result<(), BenchError> {
     for record in store.catalog().destinations() {
-        store
-            .catalog()
-            .set_run_state(record.id, RunState::Paused, "bench", None)?;
+        if record.state != state {
+            store
+                .catalog()
+                .set_run_state(record.id, state, "bench", None)?;
+        }
     }
     Ok(())
 }
