@@ -284,3 +284,33 @@ fn id_of(records: &[DestinationRecord], name: &str) -> DestinationId {
         .expect("every configured name was just given its id")
         .id
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Environment, Overrides};
+
+    #[test]
+    fn another_number_of_shards_is_told_to_whoever_chose_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("wayhold.toml");
+        let config = |store: &str| {
+            let rest = "[destinations.a]\nkind = \"null\"\n[[routes]]\nto = [\"a\"]\n";
+            std::fs::write(&path, format!("[store]\n{store}\n{rest}")).unwrap();
+            let environment = Environment::default().with_cores(16);
+            let loaded = config::load(Some(&path), &Overrides::default(), &environment);
+            loaded.unwrap().config
+        };
+        assert_eq!(
+            other_shards(&config(""), 1),
+            None,
+            "nobody chose the default"
+        );
+        assert_eq!(other_shards(&config("shards = 3"), 3), None);
+        let told = other_shards(&config("shards = 3"), 2).unwrap();
+        assert!(
+            told.contains("store.shards = 3") && told.contains("with 2"),
+            "{told}"
+        );
+    }
+}

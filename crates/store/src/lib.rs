@@ -45,4 +45,4 @@ pub use figures::{Figures, Found, Health, Recovery};
 pub use lane::{Lane, LaneHandle};
 pub use options::Options;
 pub use progress::{DeadLetters, LetterError, NotDurable};
-pub use store::Store;
+pub use store::{CatalogAlone, Store};

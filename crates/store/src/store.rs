@@ -51,6 +51,20 @@ pub(crate) struct Inner {
     lock: Mutex<Option<File>>,
 }
 
+/// The catalogue of a stopped store, locked.
+#[derive(Debug)]
+pub struct CatalogAlone {
+    /// The catalogue.
+    pub catalog: Arc<Catalog>,
+    _lock: File,
+}
+
+impl Drop for CatalogAlone {
+    fn drop(&mut self) {
+        self.catalog.stop();
+    }
+}
+
 impl Store {
     /// Opens the store in `dir`, or makes it. Blocking.
     ///
@@ -62,6 +76,22 @@ impl Store {
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Recovery), OpenError> {
         Self::open_on(dir, options, clock, Arc::new(SystemDisk))
+    }
+
+    /// Opens the catalogue alone, with the directory's lock, and touches no shard: for what works on a
+    /// stopped store. The directory is made where it is absent. Blocking.
+    ///
+    /// # Errors
+    /// As of `open`.
+    pub fn catalog_alone(dir: &Path, clock: Arc<dyn Clock>) -> Result<CatalogAlone, OpenError> {
+        let disk = SystemDisk;
+        let lock = lock_directory(dir, &disk)?;
+        // The first start says how many shards there are.
+        let catalog = Catalog::open(dir, &disk, clock, 1);
+        Ok(CatalogAlone {
+            catalog: Arc::new(catalog.map_err(|error| catalog_error(dir, &error))?),
+            _lock: lock,
+        })
     }
 
     /// The same with another file access, for fault injection.

@@ -363,6 +363,26 @@ async fn a_shard_that_is_missing_is_named_and_not_made_again() {
     store.stop();
 }
 
+#[tokio::test]
+async fn the_catalogue_alone_touches_no_shard_and_leaves_their_number_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = HandClock::new();
+    let alone = || Store::catalog_alone(dir.path(), std::sync::Arc::new(clock.clone()));
+    let first = alone().unwrap();
+    first.catalog.audit("ada", "test", "one", None).unwrap();
+    assert!(matches!(alone(), Err(OpenError::Locked { .. })));
+    drop(first);
+    assert!(!dir.path().join("g1").exists());
+    let (store, _) = open(dir.path(), &sharded(3), &clock);
+    assert_eq!(store.shards(), 3);
+    assert!(matches!(alone(), Err(OpenError::Locked { .. })));
+    store.stop();
+    drop(alone().unwrap());
+    let (store, recovery) = open(dir.path(), &sharded(1), &clock);
+    assert_eq!((store.shards(), recovery.unclean), (3, false));
+    store.stop();
+}
+
 /// What a random history does.
 #[derive(Clone, Debug)]
 enum Step {

@@ -481,7 +481,7 @@ async fn fill_unkeyed(
     store: &Store,
     count: u64,
     to: &[wayhold_model::DestinationId],
-) -> Vec<wayhold_store::Receipt> {
+) -> Vec<Receipt> {
     let mut receipts = Vec::new();
     for n in 0..count {
         receipts.extend(

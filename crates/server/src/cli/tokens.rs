@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::{Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use wayhold_model::Clock;
-use wayhold_store::{CatalogError, Options, Store};
+use wayhold_store::{CatalogError, Store};
 
 use super::client::{Client, ServerArguments, path};
 use super::exit::{Exit, Failure};
@@ -128,14 +128,11 @@ async fn ask(client: &mut Client, verb: &Verb) -> Result<Value, Failure> {
 /// Does the same on the data directory of a stopped server, as the principal `local`.
 fn act(data: &Path, verb: &Verb) -> Result<Value, Failure> {
     let clock = Arc::new(SystemClock);
-    let (store, _) = Store::open(
-        data,
-        Options::default(),
-        Arc::clone(&clock) as Arc<dyn Clock>,
-    )
-    .map_err(|error| Failure::usage(error.to_string()))?;
-    let catalog = Arc::clone(store.catalog());
-    let done = match verb {
+    // No shard is touched: how they are kept is for the server's configuration to say.
+    let alone = Store::catalog_alone(data, Arc::clone(&clock) as Arc<dyn Clock>)
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    let catalog = Arc::clone(&alone.catalog);
+    match verb {
         Verb::Create { name, kind, roles } => {
             let auth = Auth::new(catalog, Openness::Guarded, clock);
             Verb::wish(name, *kind, roles)
@@ -162,9 +159,7 @@ fn act(data: &Path, verb: &Verb) -> Result<Value, Failure> {
             }
             Err(error) => Err(failed(&error)),
         },
-    };
-    store.stop();
-    done
+    }
 }
 
 /// Who acts on a stopped server's data: whoever may write its files.

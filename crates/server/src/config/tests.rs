@@ -421,6 +421,35 @@ proptest! {
 }
 
 #[test]
+fn the_number_of_shards_follows_the_cores_and_the_space_to_keep_free_follows_it() {
+    let text = "[destinations.a]\nkind = \"null\"\n[[routes]]\nto = [\"a\"]\n";
+    let store = |text: &str, cores: usize| {
+        let environment = Environment::default().with_cores(cores);
+        let config = load_with(text, &Overrides::default(), &environment);
+        let config = config.unwrap().config;
+        (
+            config.store.shards,
+            config.store.min_free,
+            config.shards_chosen,
+        )
+    };
+    assert_eq!(store(text, 2), (1, Some(512 << 20), false));
+    assert_eq!(store(text, 16), (4, Some(544 << 20), false));
+    let chosen = format!("[store]\nshards = 8\n{text}");
+    assert_eq!(store(&chosen, 2), (8, Some(1056 << 20), true));
+    for (shards, told) in [
+        ("0", "between 1 and 64, not 0"),
+        ("65", "between 1 and 64, not 65"),
+    ] {
+        let problems = problems_of(&format!("[store]\nshards = {shards}\n{text}"));
+        assert!(
+            problems.contains("wayhold.toml:2: store.shards: ") && problems.contains(told),
+            "{problems}"
+        );
+    }
+}
+
+#[test]
 fn the_documentation_tells_every_key_and_its_default() {
     let page = include_str!("../../../../docs/configuration.md");
     let documented: std::collections::BTreeMap<_, _> = page

@@ -150,8 +150,9 @@ pub(super) struct View {
 }
 
 impl Catalog {
-    /// Opens the catalogue in `directory`, or makes it where the directory holds no shards yet: then
-    /// its first generation has `shards` shards. Blocking.
+    /// Opens the catalogue in `directory`, or makes it where the directory holds no shards yet. As long
+    /// as it holds none its first generation has `shards` shards; from then on it keeps the number.
+    /// Blocking.
     ///
     /// # Errors
     /// `Lost` or `Unusable`: a person has to act. `NoSpace`: make room.
@@ -171,17 +172,22 @@ impl Catalog {
             Fault::Io | Fault::Corrupt | Fault::Other => unusable(&error),
         };
         let exists = disk.exists(&path).map_err(|e| unusable(&e))?;
-        let mut connection = if exists {
-            connection::open(&path, Access::Write, PROFILE, None)
-        } else {
-            require_no_shards(directory, disk, &path)?;
-            connection::open(&path, Access::Create, PROFILE, None)
+        let has_shards = has_shards(directory, disk)?;
+        let mut connection = match (exists, has_shards) {
+            (true, _) => connection::open(&path, Access::Write, PROFILE, None),
+            (false, false) => connection::open(&path, Access::Create, PROFILE, None),
+            // A new catalogue beside old shards would be a new node with another hash seed.
+            (false, true) => return Err(CatalogError::Lost { path }),
         }
         .map_err(refused)?;
         let prepared = (|| {
             // A crash while the file was made leaves it without any table: nothing was ever kept in it.
             if is_empty(&connection)? {
-                initialise(&mut connection, clock.now(), shards.clamp(1, SHARDS_MAX))?;
+                initialise(&mut connection, clock.now())?;
+            }
+            if !has_shards {
+                let shards = shards.clamp(1, SHARDS_MAX);
+                connection.execute("UPDATE generations SET shards = ?", [shards])?;
             }
             // What recovery took from the log may never have been synced; now it is.
             checkpoint(&connection)?;
@@ -362,8 +368,8 @@ impl From<CatalogError> for ChangeError {
     }
 }
 
-/// A new catalogue beside old shards would be a new node with another hash seed.
-fn require_no_shards(directory: &Path, disk: &dyn Disk, path: &Path) -> Result<(), CatalogError> {
+/// Whether any generation of shards was begun.
+fn has_shards(directory: &Path, disk: &dyn Disk) -> Result<bool, CatalogError> {
     let names = disk
         .list(directory)
         .map_err(|error| CatalogError::Unusable {
@@ -375,12 +381,7 @@ fn require_no_shards(directory: &Path, disk: &dyn Disk, path: &Path) -> Result<(
             .and_then(|name| name.strip_prefix('g'))
             .is_some_and(|number| number.parse::<u32>().is_ok())
     };
-    if names.iter().any(is_generation) {
-        return Err(CatalogError::Lost {
-            path: path.to_owned(),
-        });
-    }
-    Ok(())
+    Ok(names.iter().any(is_generation))
 }
 
 fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
@@ -389,7 +390,7 @@ fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
     })
 }
 
-fn initialise(connection: &mut Connection, now: Timestamp, shards: u16) -> rusqlite::Result<()> {
+fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlite::Result<()> {
     let (mut node, mut seed, mut key) = ([0; 16], [0; 8], [0; 32]);
     for bytes in [node.as_mut_slice(), &mut seed, &mut key] {
         getrandom::fill(bytes)
@@ -407,8 +408,8 @@ fn initialise(connection: &mut Connection, now: Timestamp, shards: u16) -> rusql
         ],
     )?;
     transaction.execute(
-        "INSERT INTO generations VALUES (1, ?1, ?2)",
-        params![shards, now.as_micros().cast_signed()],
+        "INSERT INTO generations VALUES (1, 1, ?1)",
+        [now.as_micros().cast_signed()],
     )?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", FORMAT)?;
@@ -511,6 +512,19 @@ mod tests {
         assert_eq!(again.generations().len(), 1);
         let other = tempfile::tempdir().unwrap();
         assert_ne!(open(other.path()).unwrap().node_id(), identity.0);
+    }
+
+    #[test]
+    fn the_number_of_shards_is_kept_from_the_first_shard_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let count = |shards| {
+            let catalog =
+                Catalog::open(folder.path(), &SystemDisk, Arc::new(Fixed), shards).unwrap();
+            catalog.generations()[0].shards
+        };
+        assert_eq!([1, 3, 0, u16::MAX, 3].map(count), [1, 3, 1, SHARDS_MAX, 3]);
+        std::fs::create_dir(folder.path().join("g1")).unwrap();
+        assert_eq!([1, 3, 4].map(count), [3, 3, 3]);
     }
 
     #[test]
