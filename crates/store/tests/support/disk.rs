@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
 
 use wayhold_store::disk::{Disk, Overwrite, Space, SystemDisk};
 
@@ -17,6 +17,8 @@ pub struct HookedDisk {
     before: Arc<Hook>,
     /// Bytes of a volume on which there is nothing but the shard's files.
     volume: Arc<AtomicU64>,
+    /// Held by each change while it is made.
+    changing: Arc<RwLock<()>>,
 }
 
 impl HookedDisk {
@@ -26,7 +28,14 @@ impl HookedDisk {
         Self {
             before: Arc::new(before),
             volume: Arc::new(AtomicU64::new(u64::MAX)),
+            changing: Arc::default(),
         }
+    }
+
+    /// Does something while nothing is changed through here.
+    pub fn still<T>(&self, during: impl FnOnce() -> T) -> T {
+        let _still = self.changing.write().unwrap();
+        during()
     }
 
     /// Makes the volume so large.
@@ -68,6 +77,7 @@ impl Disk for HookedDisk {
     }
     fn replace(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         (self.before)("replace", path)?;
+        let _changing = self.changing.read().unwrap();
         SystemDisk.replace(path, content)
     }
     fn preallocate(&self, path: &Path, bytes: u64) -> io::Result<()> {
@@ -75,18 +85,24 @@ impl Disk for HookedDisk {
     }
     fn overwrite(&self, path: &Path) -> io::Result<Box<dyn Overwrite>> {
         (self.before)("overwrite", path)?;
-        SystemDisk.overwrite(path)
+        Ok(Box::new(HookedFile {
+            file: SystemDisk.overwrite(path)?,
+            changing: Arc::clone(&self.changing),
+        }))
     }
     fn shorten(&self, path: &Path, bytes: u64) -> io::Result<()> {
         (self.before)("shorten", path)?;
+        let _changing = self.changing.read().unwrap();
         SystemDisk.shorten(path, bytes)
     }
     fn unlink(&self, path: &Path) -> io::Result<()> {
         (self.before)("unlink", path)?;
+        let _changing = self.changing.read().unwrap();
         SystemDisk.unlink(path)
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         (self.before)("rename", from)?;
+        let _changing = self.changing.read().unwrap();
         SystemDisk.rename(from, to)
     }
     fn copy(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -102,5 +118,21 @@ impl Disk for HookedDisk {
         let total = self.volume.load(Ordering::SeqCst);
         let free = total.saturating_sub(occupied(path));
         Ok(Space { free, total })
+    }
+}
+
+#[derive(Debug)]
+struct HookedFile {
+    file: Box<dyn Overwrite>,
+    changing: Arc<RwLock<()>>,
+}
+
+impl Overwrite for HookedFile {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let _changing = self.changing.read().unwrap();
+        self.file.write_at(bytes, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
     }
 }
