@@ -164,12 +164,16 @@ impl Opened {
         let mut recovery = Recovery::default();
         let mut findings = Vec::new();
         for one in recovering {
+            let started = one.start().inspect_err(|_| {
+                // Those that run end: writers when their queues go, the others when they are told.
+                threads.iter().for_each(Threads::let_go);
+            });
             let Running {
                 shard,
                 orders,
                 threads: started,
                 recovery: told,
-            } = one.start()?;
+            } = started?;
             recovery.unclean |= told.unclean;
             recovery.unproven += told.unproven;
             recovery.segments += told.segments;
