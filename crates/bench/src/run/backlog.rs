@@ -181,8 +181,9 @@ impl Backlog {
 }
 
 /// Copies a stopped server's folder. Databases of sealed segments are linked: no start changes what they
-/// say, and copying gigabytes would be most of the run. So are index files of which the database is gone;
-/// the others take a note once everything is resolved.
+/// say, and copying gigabytes would be most of the run. Index files are copied, whether their database is
+/// there or gone: they take a note once everything is resolved, and every start is to find the ones that it
+/// reads equally new on the disk.
 fn copy(from: &Path, to: &Path) -> Result<(), BenchError> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {
@@ -216,7 +217,6 @@ fn file(path: &Path) -> File {
     match path.extension().and_then(|kind| kind.to_str()) {
         Some("db" | "db-wal") if is_sealed => File::Unchanging,
         Some("db-shm") if is_sealed => File::Rebuilt,
-        Some("idx") if is_sealed && !path.with_extension("db").exists() => File::Unchanging,
         _ => File::Changing,
     }
 }
@@ -247,10 +247,11 @@ mod tests {
         }
         copy(&folder.path().join("from"), &folder.path().join("to")).unwrap();
         let copied = folder.path().join("to/g1/s0");
-        for name in ["1.idx", "2.db", "2.db-wal"] {
+        for name in ["2.db", "2.db-wal"] {
             assert_eq!(copied.join(name).metadata().unwrap().nlink(), 2, "{name}");
         }
         for name in [
+            "1.idx",
             "2.idx",
             "3.db",
             "3.db-wal",
