@@ -16,11 +16,14 @@ use crate::window::{Reach, Window};
 ///
 /// Segments are restored one after the other in order of their newest events, which of two shards overlap in
 /// time: of every other shard one segment may come after an id and yet begin before it. So much further a
-/// window of several shards reaches, and never less far than `window_ids`.
+/// window of several shards reaches, and never less far than `window_ids`. (While store time stands still,
+/// because the clock was set back, the order between shards is not known; within one shard it always is.)
 pub(crate) fn reach(options: &Options, generations: &[GenerationRecord]) -> Reach {
     let shards = generations.iter().map(|one| usize::from(one.shards));
     let others = shards.sum::<usize>().saturating_sub(1);
-    let overlap = others.saturating_mul(options.segment_rows as usize);
+    // A segment ends with the group that fills it, and may hold that much more: less than as much again.
+    let segment = (options.segment_rows as usize).saturating_mul(2);
+    let overlap = others.saturating_mul(segment);
     Reach {
         ids: options.window_ids.saturating_add(overlap),
         micros: u64::try_from(options.window.as_micros()).unwrap_or(u64::MAX),
