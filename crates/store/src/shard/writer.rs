@@ -60,8 +60,9 @@ pub(crate) enum Order {
 /// How long the writer waits for the keeper or a new file before it looks again.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long requests wait for closed segments to be sealed and checkpointed before they are refused.
-const KEEPING_PATIENCE: Duration = crate::queue::ROOM_WAIT;
+/// How long requests wait for a new file, or for closed segments to be sealed and checkpointed, before they
+/// are refused: as long as for room in the queue. A disk that is merely slow refuses nobody.
+const REFUSE_AFTER: Duration = crate::queue::ROOM_WAIT;
 
 /// Why nothing is accepted while closed segments cannot be sealed or checkpointed.
 const KEEPING_BEHIND: &str = "closed segments wait for their index files or checkpoints";
@@ -345,7 +346,7 @@ impl Writer {
         let begun = Instant::now();
         while self.backlog_of_keeping() && !self.stopping {
             self.shard.keeper.await_round(PATIENCE);
-            if begun.elapsed() >= KEEPING_PATIENCE {
+            if begun.elapsed() >= REFUSE_AFTER {
                 self.refuse_for(KEEPING_BEHIND);
             }
         }
@@ -393,6 +394,7 @@ impl Writer {
 
     /// Closes the active segment and takes the prepared one; waits for it as long as it takes.
     fn begin_next(&mut self) {
+        let begun = Instant::now();
         let prepared = loop {
             if let Ok(prepared) = self.prepared.recv_timeout(PATIENCE) {
                 break prepared;
@@ -400,7 +402,10 @@ impl Writer {
             if self.stopping {
                 return;
             }
-            self.refuse_for(NO_SEGMENT);
+            // Whoever is refused for another reason already need not wait for this one.
+            if begun.elapsed() >= REFUSE_AFTER || self.shard.condition.unavailable().is_some() {
+                self.refuse_for(NO_SEGMENT);
+            }
         };
         let segment = Arc::new(prepared.segment);
         let active = Active {
