@@ -123,8 +123,8 @@ pub(crate) const CHECKPOINTS_WAITING_MAX: usize = 8;
 /// turn and one for what is fetched again.
 const READERS_OPEN_MIN: usize = 2;
 
-/// Most bytes of events that one read of a lane returns.
-pub(crate) const READ_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Most bytes of events that one read of a lane returns; a lane holds two such reads.
+pub(crate) const READ_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Threads that fill the idempotency window at open: they wait for memory, and beyond a few for each other.
 pub(crate) const RESTORING_THREADS_MAX: usize = 4;

@@ -117,6 +117,8 @@ pub(super) struct LaneTask {
     reader: Option<Box<Lane>>,
     // Read and not yet offered.
     buffer: VecDeque<Delivery>,
+    // The batch after it, read while it is sent.
+    ahead: Vec<Delivery>,
     at_tail: bool,
     // When the shards are read again where reading failed; the others are read meanwhile.
     read_again_at: Option<Timestamp>,
@@ -203,6 +205,7 @@ impl LaneTask {
             handle,
             reader: Some(Box::new(reader)),
             buffer: VecDeque::with_capacity(BATCH_MAX),
+            ahead: Vec::new(),
             at_tail: false,
             read_again_at: None,
             order,

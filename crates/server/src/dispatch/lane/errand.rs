@@ -121,7 +121,11 @@ impl LaneTask {
         match done {
             Done::Read(reader, batch) => {
                 self.reader = Some(reader);
-                self.take_batch(batch);
+                match batch {
+                    Ok(batch) => self.take_batch(batch),
+                    Err(error) => self.reading_failed(&error),
+                }
+                self.read_ahead();
             }
             Done::Loaded(loaded) => {
                 self.away.is_back(Purpose::Load);
@@ -166,14 +170,9 @@ impl LaneTask {
         }
     }
 
-    fn take_batch(&mut self, batch: Result<Vec<Delivery>, ReadError>) {
-        match batch {
-            Ok(batch) => self.buffer.extend(batch),
-            Err(error) => {
-                warn!(destination = self.record.name, %error, "reading deliveries failed");
-                self.read_again_at = Some(self.now().after(READ_AGAIN_AFTER));
-            }
-        }
+    fn reading_failed(&mut self, error: &ReadError) {
+        warn!(destination = self.record.name, %error, "reading deliveries failed");
+        self.read_again_at = Some(self.now().after(READ_AGAIN_AFTER));
     }
 
     fn take_loaded(&mut self, chosen: Chosen, event: Result<Arc<StoredEvent>, ReadError>) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tracing::{error, warn};
 use wayhold_model::{OutcomeKind, Timestamp};
-use wayhold_store::{AttemptRecord, Resolution, RunState};
+use wayhold_store::{AttemptRecord, Delivery, Resolution, RunState};
 
 use super::errand::{Chosen, Done, caught};
 use super::{BATCH_MAX, LaneTask, Lot};
@@ -130,12 +130,28 @@ impl LaneTask {
             && self.order.may_read_ahead()
     }
 
-    /// Reads the next batch if nothing read is left; says whether there is one now. What lies on disk
-    /// is fetched by an errand.
+    /// Takes or reads the next batch if nothing of the last is left; says whether there is one now.
     fn read_if_empty(&mut self) -> bool {
-        if !self.buffer.is_empty() || !self.may_read() {
+        if !self.buffer.is_empty() {
             return false;
         }
+        if self.ahead.is_empty() {
+            return self.may_read() && self.read();
+        }
+        self.buffer.extend(self.ahead.drain(..));
+        self.read_ahead();
+        true
+    }
+
+    /// Has one batch fetched while the one before it is sent.
+    pub(super) fn read_ahead(&mut self) {
+        if self.is_running() && self.ahead.is_empty() && self.may_read() {
+            self.read();
+        }
+    }
+
+    /// Reads the next batch; says whether it is there. What lies on disk is fetched by an errand.
+    fn read(&mut self) -> bool {
         let Some(mut reader) = self.reader.take() else {
             return false;
         };
@@ -143,8 +159,8 @@ impl LaneTask {
             Some(batch) => {
                 self.reader = Some(reader);
                 self.at_tail = batch.is_empty();
-                self.buffer.extend(batch);
-                !self.buffer.is_empty()
+                self.take_batch(batch);
+                !self.at_tail
             }
             None => {
                 self.errands.spawn_blocking(move || {
@@ -153,6 +169,14 @@ impl LaneTask {
                 });
                 false
             }
+        }
+    }
+
+    /// Keeps a batch that was read after everything that was read before.
+    pub(super) fn take_batch(&mut self, batch: Vec<Delivery>) {
+        match self.buffer.is_empty() {
+            true => self.buffer.extend(batch),
+            false => self.ahead = batch,
         }
     }
 
