@@ -29,8 +29,8 @@ pub(super) fn protocol(limits: &Limits) -> http1::Builder {
         .max_header_size(limits.header_bytes)
         // Answers are small: one buffer and one `write` cost less than a vector of two.
         .writev(false)
-        // While an event waits for its sync nothing is read: a look for the end of the connection would
-        // cost a system call and a buffer per request, and what the store was given is stored anyway.
+        // While an event waits for its sync nothing is read: to look for the end of the connection hyper
+        // sets a new buffer aside for every request, and what the store was given is stored anyway.
         .half_close(true);
     protocol
 }
