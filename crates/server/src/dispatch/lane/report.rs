@@ -108,7 +108,8 @@ impl LaneTask {
 
     /// The earliest delivery that was read but not offered.
     pub(super) fn first_unoffered(&self) -> Option<Position> {
-        self.buffer.front().map(|delivery| delivery.event.position)
+        let first = self.buffer.front().or(self.ahead.first());
+        first.map(|delivery| delivery.event.position)
     }
 
     /// What a delivery of a key waits for.
