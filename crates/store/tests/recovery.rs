@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+#[expect(dead_code, reason = "other suites need more of it")]
 mod support;
 
 use std::path::{Path, PathBuf};

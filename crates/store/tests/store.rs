@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use support::{
-    HandClock, copy_of, destinations, drain, event, eventually, files, fill, ids, names, open, tiny,
+    HandClock, copy_of, destinations, drain, event, eventually, files, files_of_shards, fill, ids,
+    names, open, tiny,
 };
 use wayhold_model::{OutcomeKind, Timestamp};
 use wayhold_store::{
@@ -131,10 +132,15 @@ async fn the_same_id_is_one_event_and_other_content_is_a_conflict() {
             .await
             .unwrap();
         assert!(!first[0].duplicate);
-        // Far enough that the first lies in an index file.
-        fill(&store, 0, 60, 3, &to).await;
+        // Far enough of its own key that the first lies in an index file, whichever shard that is in.
+        for n in 0..20 {
+            let next = event(&n.to_string(), "k", "data", &to);
+            store.append(vec![next]).await.unwrap();
+        }
         eventually("the first segment is indexed", || {
-            !files(dir.path(), ".idx").is_empty()
+            files_of_shards(dir.path(), ".idx")
+                .iter()
+                .any(|names| !names.is_empty())
         });
         let again = store
             .append(vec![event("a", "k", "one", &to)])
@@ -548,16 +554,21 @@ async fn look_ups_while_segments_are_dropped_find_the_event_or_its_trace_and_not
         for delivery in drain(&mut lane, 16) {
             handle.settle(&delivery.event, Resolution::Delivered);
         }
-        eventually("only the active and the prepared segment are left", || {
-            files(dir.path(), ".db").len() <= 3
+        eventually("only the active and the prepared segments are left", || {
+            files_of_shards(dir.path(), ".db")
+                .iter()
+                .all(|names| names.len() <= 3)
         });
         asking.store(false, Ordering::Relaxed);
         ask.join().unwrap();
         assert_eq!(store.health().degraded, Vec::<String>::new());
         store.stop();
         // Nothing of a dropped segment is left, and nothing holds it open.
-        for name in files(dir.path(), ".db-wal") {
-            assert!(files(dir.path(), ".db").contains(&name.replace("-wal", "")));
+        let logs = files_of_shards(dir.path(), ".db-wal");
+        for (logs, databases) in logs.iter().zip(files_of_shards(dir.path(), ".db")) {
+            for log in logs {
+                assert!(databases.contains(&log.replace("-wal", "")), "{log}");
+            }
         }
     })
     .await;

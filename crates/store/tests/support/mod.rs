@@ -143,9 +143,23 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Files of the one shard whose names end so.
+/// Files of the one shard whose names end so. Which shard a key lies in differs from directory to directory:
+/// with several shards ask [`files_of_shards`].
 pub fn files(dir: &Path, ending: &str) -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(dir.join("g1/s0"))
+    names_in(&dir.join("g1/s0"), ending)
+}
+
+/// The same of each shard of the first generation.
+pub fn files_of_shards(dir: &Path, ending: &str) -> Vec<Vec<String>> {
+    (0..)
+        .map(|shard| dir.join(format!("g1/s{shard}")))
+        .take_while(|shard| shard.exists())
+        .map(|shard| names_in(&shard, ending))
+        .collect()
+}
+
+fn names_in(shard: &Path, ending: &str) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(shard)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .filter(|name| name.ends_with(ending))
