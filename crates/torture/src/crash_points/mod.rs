@@ -1,0 +1,18 @@
+//! The power fails at each call that changes the disk, under every fate of what was not synced.
+
+use clap::Args;
+
+use crate::{Budget, Verdict};
+
+/// What is tried.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    budget: Budget,
+}
+
+/// Runs it.
+pub fn run(arguments: &Arguments) -> Verdict {
+    let _budget = &arguments.budget;
+    Verdict::Invalid("this build has no workload for it".to_owned())
+}

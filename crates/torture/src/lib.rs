@@ -1,0 +1,11 @@
+//! Harnesses that try by force whether Wayhold's promises hold, each a *kind* of `wayhold-torture`. How they
+//! work and what they found is in `docs/reliability.md`.
+
+pub mod crash_points;
+pub mod io_errors;
+
+mod budget;
+mod verdict;
+
+pub use budget::Budget;
+pub use verdict::Verdict;

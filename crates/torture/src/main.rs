@@ -1,0 +1,36 @@
+//! `wayhold-torture KIND`: tries by force whether the promises hold.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use wayhold_torture::{Verdict, crash_points, io_errors};
+
+/// Tries by force whether the promises hold. Exit code 0: they held; 1: one broke (as it must under
+/// `--control`); 2: it could not be told.
+#[derive(Debug, Parser)]
+#[command(name = "wayhold-torture", version)]
+struct Arguments {
+    #[command(subcommand)]
+    kind: Kind,
+}
+
+#[derive(Debug, Subcommand)]
+enum Kind {
+    /// The power fails at each call that changes the disk, under every fate of what was not synced.
+    CrashPoints(crash_points::Arguments),
+    /// The n-th call to the disk fails.
+    IoErrors(io_errors::Arguments),
+}
+
+fn main() -> ExitCode {
+    let verdict = match Arguments::parse().kind {
+        Kind::CrashPoints(arguments) => crash_points::run(&arguments),
+        Kind::IoErrors(arguments) => io_errors::run(&arguments),
+    };
+    match &verdict {
+        Verdict::Held => {}
+        Verdict::Broken(what) => eprintln!("broken: {what}"),
+        Verdict::Invalid(why) => eprintln!("invalid: {why}"),
+    }
+    verdict.exit_code()
+}
