@@ -167,7 +167,9 @@ impl App {
     /// within `grace`, then the store makes the rest durable and lets go of the data directory.
     pub async fn stop(&self, grace: Duration) {
         self.announce_stop();
+        wayhold_store::failpoint!("stop.begun");
         self.dispatcher.stop(grace).await;
+        wayhold_store::failpoint!("stop.lanes-stopped");
         let store = self.store.clone();
         // An interrupted stop was logged; the next start recovers, as after a crash.
         blocking(move || store.stop()).await.ok();

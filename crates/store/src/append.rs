@@ -29,6 +29,7 @@ impl Store {
         let queued: Vec<Queued> = events.into_iter().map(|new| prepare(new, seed)).collect();
         let mut places = vec![Place::Fresh; queued.len()];
         let mut reservations = Reservations::new(&inner.window);
+        failpoint!("accept.before-reserving");
         inner
             .recognise(&queued, &mut places, &mut reservations)
             .await?;
@@ -37,6 +38,7 @@ impl Store {
             true => Stored::Each(Vec::new()),
             false => inner.store(fresh, reservations).await?,
         };
+        failpoint!("accept.stored");
         let receipts = receipts(&places, &stored);
         match stored {
             Stored::From(_) | Stored::Each(_) => Ok(receipts),

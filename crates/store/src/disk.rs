@@ -152,7 +152,10 @@ pub struct SystemDisk;
 impl Disk for SystemDisk {
     fn create_directory(&self, path: &Path) -> io::Result<()> {
         match std::fs::create_dir(path) {
-            Ok(()) => sync_parent(path),
+            Ok(()) => {
+                failpoint!("file.unlinked");
+                sync_parent(path)
+            }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             Err(error) => Err(error),
         }
@@ -186,7 +189,9 @@ impl Disk for SystemDisk {
         let temporary = with_suffix(path, ".tmp");
         let mut file = File::create(&temporary)?;
         file.write_all(content)?;
+        failpoint!("file.before-sync");
         file.sync_all()?;
+        failpoint!("file.before-rename");
         self.rename(&temporary, path)
     }
 
@@ -226,6 +231,7 @@ impl Disk for SystemDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         std::fs::rename(from, to)?;
+        failpoint!("file.renamed");
         sync_parent(to)
     }
 

@@ -9,6 +9,9 @@
 //!
 //! Modules in suggested reading order.
 
+#[macro_use]
+pub mod failpoint;
+
 pub mod delivery;
 pub mod error;
 pub mod figures;

@@ -207,6 +207,7 @@ fn send(
 ) -> Result<oneshot::Receiver<Result<u64, AppendError>>, AppendError> {
     let bytes = weight(&events);
     let (answer, stored) = oneshot::channel();
+    failpoint!("accept.before-queueing");
     queue.append(Request {
         events,
         reservations,
@@ -214,6 +215,7 @@ fn send(
         room,
         bytes,
     })?;
+    failpoint!("accept.queued");
     Ok(stored)
 }
 

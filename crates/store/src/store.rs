@@ -106,6 +106,7 @@ impl Store {
     ) -> Result<(Self, Recovery), OpenError> {
         let started = Instant::now();
         let lock = lock_directory(dir, disk.as_ref())?;
+        failpoint!("open.locked");
         let space = Arc::new(Space::open(
             Arc::clone(&disk),
             dir.join("reserve"),
@@ -116,6 +117,7 @@ impl Store {
             Catalog::open(dir, disk.as_ref(), Arc::clone(&clock), options.shards)
                 .map_err(|error| catalog_error(dir, &error))?,
         );
+        failpoint!("open.catalogue-opened");
         let bells = Arc::new(Bells::default());
         let window = Arc::new(Window::new(reach(&options, &catalog.generations())));
         let opening = Opening {
@@ -134,6 +136,7 @@ impl Store {
             threads,
             mut recovery,
         } = opening.open()?;
+        failpoint!("open.shards-opened");
         recovery.took = started.elapsed();
         let shards = Arc::new(shards);
         let inner = Inner {
@@ -309,7 +312,9 @@ impl Store {
                 });
             }
         });
+        failpoint!("stop.shards-stopped");
         self.inner.catalog.stop();
+        failpoint!("stop.before-unlocking");
         self.inner
             .lock
             .lock()

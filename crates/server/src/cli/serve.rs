@@ -93,7 +93,9 @@ async fn serve(config: Arc<Config>, output: &mut Output) -> Result<(), Failure> 
             return Err(give_up(opened, Failure::new(Exit::Failed, error.to_string())).await);
         }
     };
+    wayhold_store::failpoint!("start.before-listening");
     let servers = listeners.serve(&app)?;
+    wayhold_store::failpoint!("start.listening");
     announce(&app, &servers, output);
     let reason = stop.received().await;
     tracing::info!(reason, "stopping");

@@ -406,6 +406,7 @@ impl Accept {
             }
             Err(_) => {}
         }
+        wayhold_store::failpoint!("ingest.before-answer");
         appended
     }
 

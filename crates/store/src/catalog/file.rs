@@ -295,7 +295,9 @@ impl Catalog {
             let open = Change { transaction, now };
             let value = change(&open)?;
             let view = read_view(&open.transaction, version)?;
+            failpoint!("catalogue.before-commit");
             open.transaction.commit()?;
+            failpoint!("catalogue.committed");
             Ok((value, view))
         })();
         match done {

@@ -135,10 +135,13 @@ impl DeadLetters {
         let letter = row.letter.ok_or(LetterError::Damaged { id })?;
         self.catalog
             .audit(by, "dead_letter.redriven", &id.to_string(), None)?;
+        failpoint!("redrive.audited");
         if !shard.change(|memory| memory.redrive(id, row.lane)) {
             return Err(LetterError::Redriving { id });
         }
+        failpoint!("redrive.before-durable");
         shard.require_durable()?;
+        failpoint!("redrive.durable");
         Ok(DeadLetter {
             redriving: true,
             ..letter
@@ -154,6 +157,7 @@ impl DeadLetters {
         let (shard, row) = self.idle(id)?;
         self.catalog
             .audit(by, "dead_letter.discarded", &id.to_string(), Some(reason))?;
+        failpoint!("discard.audited");
         if !shard.change(|memory| memory.discard(id, row.lane)) {
             return Err(LetterError::Redriving { id });
         }

@@ -155,6 +155,7 @@ impl StateFile {
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
         write(&transaction, batch, self.seed)?;
+        failpoint!("progress.before-commit");
         transaction.commit()
     }
 

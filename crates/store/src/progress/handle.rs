@@ -237,7 +237,9 @@ impl Progress {
 
     /// Records deliveries as confirmed.
     pub(crate) fn deliver(&self, lane: LaneId, sequences: impl IntoIterator<Item = Sequence>) {
+        failpoint!("settle.before-recording");
         self.change(|memory| memory.deliver(lane, sequences.into_iter()));
+        failpoint!("settle.recorded");
     }
 
     /// Records how a delivery was resolved. One that was resolved before changes nothing.
@@ -253,6 +255,7 @@ impl Progress {
             Resolution::Delivered => memory.deliver(lane, std::iter::once(sequence)),
             Resolution::Expired => memory.expire(lane, sequence),
             Resolution::DeadLettered(last) => {
+                failpoint!("letter.before-recording");
                 memory.dead_letter(lane, destination, event, last);
             }
         });
@@ -286,6 +289,7 @@ impl Progress {
 
     /// Ends a redrive. One that is not under way changes nothing.
     pub(crate) fn settle_letter(&self, letter: u64, resolution: Resolution) {
+        failpoint!("redrive.before-settling");
         self.change(|memory| memory.settle_letter(letter, resolution));
     }
 

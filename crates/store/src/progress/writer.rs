@@ -81,6 +81,7 @@ impl Writer {
                 Some(_) => std::thread::sleep(RETRY_INTERVAL),
             }
         }
+        failpoint!("stop.before-progress-checkpoint");
         if self.broken.is_none()
             && let Err(error) = self.file.checkpoint()
         {
@@ -141,8 +142,10 @@ impl Writer {
             let mut state = self.shared.lock();
             (state.memory.take(), state.changed)
         };
+        failpoint!("progress.before-writing");
         match self.write(&batch) {
             Ok(()) => {
+                failpoint!("progress.committed");
                 let mut state = self.shared.lock();
                 state.memory.written();
                 state.is_durable(through);

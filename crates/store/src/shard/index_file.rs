@@ -124,7 +124,9 @@ impl IndexFile {
         recent: &Recent,
     ) -> std::io::Result<Self> {
         let (sections, bytes) = encode(identity, recent);
+        failpoint!("index.before-writing");
         disk.replace(path, &bytes)?;
+        failpoint!("index.written");
         let entries = recent.entries();
         Ok(Self {
             path: path.to_owned(),
@@ -184,7 +186,9 @@ impl IndexFile {
     /// of it says nothing and harms nothing.
     pub(crate) fn note_resolved(&self, disk: &dyn Disk, at: u64) -> std::io::Result<()> {
         let file = disk.overwrite(&self.path)?;
+        failpoint!("index.before-note");
         file.write_at(&Note::encode(at, self.identity), self.bytes)?;
+        failpoint!("index.noted");
         file.sync()
     }
 

@@ -106,6 +106,7 @@ fn index(shard: &Shard, work: &mut Work) {
 }
 
 fn sync_mark(shard: &Shard, mark: &dyn Overwrite) {
+    failpoint!("keep.before-mark-sync");
     if shard.mark_dirty.swap(false, Ordering::AcqRel)
         && let Err(error) = mark.sync()
     {
@@ -248,13 +249,16 @@ fn retain(shard: &Shard, segment: &Arc<Segment>) -> Result<bool, NotDurable> {
         first: Sequence(first),
         last: Sequence(last),
     };
+    failpoint!("resolve.before-recording");
     shard.progress.resolve_segment(resolved, &accepted)?;
+    failpoint!("resolve.recorded");
     let now = shard.clock.now().as_micros();
     if let Err(error) = segment.note_resolved(shard.disk.as_ref(), now) {
         // Only if progress is lost as well would its deliveries be repeated.
         warn!(segment = segment.number(), %error, "an index file cannot say that its segment is resolved");
     }
     segment.measure(shard.disk.as_ref());
+    failpoint!("resolve.noted");
     shard.retain_segment(segment);
     debug!(segment = segment.number(), "segment resolved");
     Ok(true)
@@ -293,6 +297,7 @@ fn forget(shard: &Shard) {
         .collect();
     drop(remembered);
     for segment in gone {
+        failpoint!("forget.before-unlinking");
         if let Err(error) = shard.disk.unlink(&segment.index_path) {
             warn!(segment = segment.number(), %error, "an index file cannot be unlinked; the next start does");
         }
@@ -318,8 +323,10 @@ fn checkpoint(shard: &Shard, segment: &Segment) {
     if segment.resolved_at().is_some() || segment.is_dropped() {
         return;
     }
+    failpoint!("checkpoint.before-moving");
     match segment_file::checkpoint(&segment.path, shard.options.vfs.as_deref()) {
         Ok(true) => {
+            failpoint!("checkpoint.moved");
             segment.checkpointed.store(true, Ordering::Relaxed);
             if let Ok(bytes) = shard.disk.len(&segment.path) {
                 segment.bytes.store(bytes, Ordering::Relaxed);

@@ -61,6 +61,7 @@ impl Recipe {
             number,
             uuid: u128::from_le_bytes(uuid),
         };
+        failpoint!("prepare.before-creating");
         let path = database_path(&self.dir, number);
         let settings = (self.page_size, self.vfs.as_deref());
         let file = SegmentWriter::create(
@@ -109,6 +110,7 @@ fn run(recipe: &Recipe, first: u64, sender: &SyncSender<Prepared>, stop: &Atomic
             }
         };
         is_failing = false;
+        failpoint!("prepare.made");
         if let Err(unused) = sender.send(prepared) {
             let Prepared { file, segment } = unused.0;
             drop(file);

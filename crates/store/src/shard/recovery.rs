@@ -66,7 +66,9 @@ impl Opening<'_> {
     pub(crate) fn run(self) -> Result<Recovered, OpenError> {
         let (mark_file, mark) = MarkFile::open(self.disk(), &self.dir().join(MARK))
             .map_err(|error| unusable(&self.dir().join(MARK), &error))?;
+        failpoint!("recover.begun");
         let resolved = self.finish_removals()?;
+        failpoint!("recover.removals-finished");
         let files = self.sort_files()?;
         // Without a mark nobody knows how the last run ended, if there was one.
         let unclean = mark.map_or(!files.databases.is_empty(), |mark| !mark.clean);
@@ -77,6 +79,7 @@ impl Opening<'_> {
 
         let number = files.highest.max(mark.newest()).max(resolved) + 1;
         let made = self.recipe.make(number);
+        failpoint!("recover.segment-made");
         let made = made.map_err(|error| unusable(&database_path(self.dir(), number), &error))?;
         let mut active = Active {
             file: made.file,
@@ -86,7 +89,9 @@ impl Opening<'_> {
         };
         let unproven: Vec<Row> = std::mem::take(&mut left.unproven).into_values().collect();
         self.copy(&unproven, &mut active)?;
+        failpoint!("recover.copied");
         self.seal(&mut left, &mut segments)?;
+        failpoint!("recover.sealed");
 
         let newest = self
             .newest_sequence(&segments, &remembered, &active, &mark)
@@ -99,6 +104,7 @@ impl Opening<'_> {
             mark,
         };
         self.move_mark(&mut start, newest)?;
+        failpoint!("recover.mark-moved");
         let (retained, mut segments) = self.part_resolved(segments);
         segments.push(Arc::clone(&start.active.segment));
         Ok(Recovered {

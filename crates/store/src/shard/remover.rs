@@ -93,6 +93,7 @@ impl Pace<'_> {
         }
         match self.unlink(segment) {
             Ok(true) => {
+                failpoint!("remove.unlinked");
                 shard.remember_segment(segment);
                 shard.progress.forget_segment(segment.number());
                 debug!(segment = segment.number(), "segment removed");
@@ -110,7 +111,9 @@ impl Pace<'_> {
         let disk = self.shard.disk.as_ref();
         let aside = leaving(&segment.path);
         if disk.exists(&segment.path)? {
+            failpoint!("remove.before-renaming");
             disk.rename(&segment.path, &aside)?;
+            failpoint!("remove.renamed");
         }
         let companions = DATABASE_SUFFIXES.map(|suffix| with_suffix(&segment.path, suffix));
         for path in companions.into_iter().chain([aside]) {
@@ -123,11 +126,13 @@ impl Pace<'_> {
                 bytes -= step;
                 let begun = Instant::now();
                 disk.shorten(&path, bytes)?;
+                failpoint!("remove.shortened");
                 if !self.pause(begun.elapsed()) {
                     return Ok(false);
                 }
             }
             let begun = Instant::now();
+            failpoint!("remove.before-unlinking");
             disk.unlink(&path)?;
             if !self.pause(begun.elapsed()) {
                 return Ok(false);

@@ -61,7 +61,9 @@ impl SegmentWriter {
                 hash_seed.cast_signed(),
             ),
         )?;
+        failpoint!("prepare.before-commit");
         transaction.commit()?;
+        failpoint!("prepare.before-directory-sync");
         let parent = path.parent().unwrap_or(Path::new("."));
         disk.sync_directory(parent).map_err(ConnectionError::Make)?;
         Ok(Self {
@@ -98,6 +100,7 @@ impl SegmentWriter {
                 row::write(&mut insert, row, self.check_seed)?;
             }
         }
+        failpoint!("group.inserted");
         self.connection.prepare_cached("COMMIT")?.execute([])?;
         Ok(())
     }

@@ -149,8 +149,10 @@ impl Writer {
                 self.roll();
             }
         }
+        failpoint!("stop.before-mark");
         self.mark.clean = true;
         self.write_mark();
+        failpoint!("stop.mark-written");
         if let Err(error) = self.mark_file.sync() {
             error!(%error, "the mark cannot be synced; the next start counts as unclean");
         }
@@ -210,6 +212,7 @@ impl Writer {
         // Sequences of a failed group are burned, never given again.
         self.next += self.rows.len() as u64;
         let started = Instant::now();
+        failpoint!("group.before-commit");
         match self.active.file.append(&self.rows) {
             Ok(()) => {
                 self.shard.commits.count(self.rows.len(), started.elapsed());
@@ -235,6 +238,7 @@ impl Writer {
 
     /// The group is synced: shows it to lanes and look-ups, then answers.
     fn committed(&mut self, group: &mut Vec<Request>, first: u64) {
+        failpoint!("group.committed");
         let shard = &self.shard;
         let last = self.next - 1;
         self.active.segment.committed(&self.rows);
@@ -260,7 +264,9 @@ impl Writer {
                 wal_bytes: self.active.file.wal_bytes(),
             },
         );
+        failpoint!("group.before-mark");
         self.write_mark();
+        failpoint!("group.marked");
         let mut sequence = first;
         let mut placed = Placed { chapter: 0, ids: 0 };
         for request in group.drain(..) {
@@ -280,6 +286,7 @@ impl Writer {
             drop(request.answer.send(Ok(answer)));
             drop(request.room);
         }
+        failpoint!("group.answered");
         self.ring();
     }
 
@@ -334,12 +341,15 @@ impl Writer {
 
     /// Ends the active segment and goes on in the prepared one.
     fn roll(&mut self) {
+        failpoint!("roll.before-mark-sync");
         if let Err(error) = self.mark_file.sync() {
             self.shard
                 .condition
                 .degraded(format!("the mark cannot be synced: {error}"));
         }
+        failpoint!("roll.mark-synced");
         self.begin_next();
+        failpoint!("roll.begun");
         self.shard.keeper.wake();
         // Accepting slows down rather than leave more work than a restart may take, and is refused where
         // that work does not get on.

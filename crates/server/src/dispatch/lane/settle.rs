@@ -34,6 +34,7 @@ impl LaneTask {
                 self.settle(&sent, &outcome, moment);
             }
         }
+        wayhold_store::failpoint!("lane.outcomes-taken");
         if !self.delivered.is_empty() {
             self.handle.settle_delivered(&self.delivered);
             self.metrics

@@ -298,6 +298,7 @@ impl LaneTask {
         let Some(sink) = self.sink.as_deref().filter(|_| !self.ready.is_empty()) else {
             return;
         };
+        wayhold_store::failpoint!("lane.before-sending");
         let ready = &mut self.ready;
         if catch_unwind(AssertUnwindSafe(|| sink.submit(ready))).is_err() {
             self.process_metrics.panics.inc();
@@ -308,5 +309,6 @@ impl LaneTask {
             );
         }
         self.ready.clear();
+        wayhold_store::failpoint!("lane.sent");
     }
 }
