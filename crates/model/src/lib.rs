@@ -19,6 +19,7 @@ pub mod key;
 pub mod route;
 pub mod shard_map;
 
+pub mod admission;
 pub mod backoff;
 pub mod breaker;
 pub mod outcome;
