@@ -1,14 +1,17 @@
 //! File operations of the store that are not SQLite's, behind one port so that faults can be injected.
 //! Each operation that creates, renames or removes a name syncs the directory before it returns: without
-//! it the change can be undone by a power loss although the file itself was synced.
+//! it the change can be undone by a power loss although the file itself was synced. What each consists of
+//! is in [`Calls`].
+
+mod calls;
+mod system;
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, fallocate, statvfs};
+pub use self::calls::{Calls, OpenFile};
+pub use self::system::SystemDisk;
 
 /// Space of a volume, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,144 +146,6 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
-}
-
-/// The system's own files.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemDisk;
-
-impl Disk for SystemDisk {
-    fn create_directory(&self, path: &Path) -> io::Result<()> {
-        match std::fs::create_dir(path) {
-            Ok(()) => {
-                failpoint!("file.unlinked");
-                sync_parent(path)
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
-        std::fs::read_dir(directory)?
-            .map(|entry| Ok(entry?.file_name()))
-            .collect()
-    }
-
-    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        File::open(directory)?.sync_all()
-    }
-
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        std::fs::read(path)
-    }
-
-    fn read_range(&self, path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>> {
-        let file = File::open(path)?;
-        // The length may come from a damaged file: what is there bounds it.
-        let left = file.metadata()?.len().saturating_sub(offset);
-        let length = length.min(usize::try_from(left).unwrap_or(usize::MAX));
-        let mut bytes = vec![0; length];
-        file.read_exact_at(&mut bytes, offset)?;
-        Ok(bytes)
-    }
-
-    fn replace(&self, path: &Path, content: &[u8]) -> io::Result<()> {
-        let temporary = with_suffix(path, ".tmp");
-        let mut file = File::create(&temporary)?;
-        file.write_all(content)?;
-        failpoint!("file.before-sync");
-        file.sync_all()?;
-        failpoint!("file.before-rename");
-        self.rename(&temporary, path)
-    }
-
-    fn preallocate(&self, path: &Path, bytes: u64) -> io::Result<()> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(path)?;
-        fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
-        file.sync_all()?;
-        sync_parent(path)
-    }
-
-    fn overwrite(&self, path: &Path) -> io::Result<Box<dyn Overwrite>> {
-        Ok(Box::new(SystemFile(
-            OpenOptions::new().write(true).open(path)?,
-        )))
-    }
-
-    fn shorten(&self, path: &Path, bytes: u64) -> io::Result<()> {
-        match OpenOptions::new().write(true).open(path) {
-            Ok(file) if file.metadata()?.len() > bytes => file.set_len(bytes),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn unlink(&self, path: &Path) -> io::Result<()> {
-        match std::fs::remove_file(path) {
-            Ok(()) => sync_parent(path),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        std::fs::rename(from, to)?;
-        failpoint!("file.renamed");
-        sync_parent(to)
-    }
-
-    fn copy(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let temporary = with_suffix(to, ".tmp");
-        std::fs::copy(from, &temporary)?;
-        OpenOptions::new()
-            .write(true)
-            .open(&temporary)?
-            .sync_all()?;
-        self.rename(&temporary, to)
-    }
-
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        path.try_exists()
-    }
-
-    fn len(&self, path: &Path) -> io::Result<u64> {
-        Ok(std::fs::metadata(path)?.len())
-    }
-
-    fn space(&self, path: &Path) -> io::Result<Space> {
-        let volume = statvfs(path)?;
-        Ok(Space {
-            free: volume.f_bavail.saturating_mul(volume.f_frsize),
-            total: volume.f_blocks.saturating_mul(volume.f_frsize),
-        })
-    }
-}
-
-#[derive(Debug)]
-struct SystemFile(File);
-
-impl Overwrite for SystemFile {
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
-    }
-}
-
-fn sync_parent(path: &Path) -> io::Result<()> {
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    File::open(parent)?.sync_all()
 }
 
 #[cfg(test)]
