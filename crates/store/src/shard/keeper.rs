@@ -270,7 +270,9 @@ fn drop_empty(shard: &Shard, segment: &Segment) -> bool {
     let Ok(_changing) = segment.files.try_lock() else {
         return false;
     };
-    segment.set_dropped();
+    if !segment.try_drop() {
+        return false;
+    }
     shard.forget_empty(segment);
     for removed in [
         unlink_database(shard.disk.as_ref(), &segment.path),

@@ -87,8 +87,7 @@ impl Pace<'_> {
         if shard.progress.durable_soon().is_err() {
             return;
         }
-        segment.set_dropped();
-        if !shard.readers.close(segment.number()) {
+        if !segment.try_drop() || !shard.readers.close(segment.number()) {
             return;
         }
         match self.unlink(segment) {

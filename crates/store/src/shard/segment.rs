@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use wayhold_model::{DestinationId, DestinationSet};
@@ -35,9 +35,12 @@ pub(crate) struct Segment {
     resolved_at: AtomicU64,
     /// The newest chapter of the idempotency window that names it; 0 while none did.
     pub(crate) chapter: AtomicU64,
-    /// Whether its database goes, or is gone.
-    dropped: AtomicBool,
+    /// `DROPPED` once its database goes; until then, how many need it to stay.
+    pins: AtomicU32,
 }
+
+/// Its database goes, or is gone.
+const DROPPED: u32 = 1 << 31;
 
 enum Index {
     Memory(Recent),
@@ -72,7 +75,7 @@ impl Segment {
             oldest: OnceLock::new(),
             resolved_at: AtomicU64::new(0),
             chapter: AtomicU64::new(0),
-            dropped: AtomicBool::new(false),
+            pins: AtomicU32::new(0),
         }
     }
 
@@ -334,14 +337,32 @@ impl Segment {
         self.closed_at.load(Ordering::Acquire) != 0
     }
 
-    /// Nobody may open its database from now on.
-    pub(crate) fn set_dropped(&self) {
-        self.dropped.store(true, Ordering::Release);
+    /// Decides that its database goes: nobody may open it from now on. `false` while somebody has it pinned:
+    /// later.
+    pub(crate) fn try_drop(&self) -> bool {
+        let decided = self
+            .pins
+            .compare_exchange(0, DROPPED, Ordering::AcqRel, Ordering::Acquire);
+        decided.is_ok() || self.is_dropped()
     }
 
     /// Whether its database goes, or is gone, because nobody needs it any more.
     pub(crate) fn is_dropped(&self) -> bool {
-        self.dropped.load(Ordering::Acquire)
+        self.pins.load(Ordering::Acquire) & DROPPED != 0
+    }
+
+    /// Keeps its database where it is until the pin is dropped; `None` where it goes already.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the next commit copies segments under it")
+    )]
+    pub(crate) fn pin(self: &Arc<Self>) -> Option<Pin> {
+        let pinned = self
+            .pins
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |pins| {
+                (pins & DROPPED == 0).then_some(pins + 1)
+            });
+        pinned.is_ok().then(|| Pin(Arc::clone(self)))
     }
 
     /// Apart from its lock, which is not held while the disk works: the writer adds under it.
@@ -354,6 +375,23 @@ impl Segment {
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Index> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A segment whose database stays where it is as long as this lives.
+pub(crate) struct Pin(Arc<Segment>);
+
+impl std::ops::Deref for Pin {
+    type Target = Segment;
+
+    fn deref(&self) -> &Segment {
+        &self.0
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.0.pins.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -371,6 +409,25 @@ pub(crate) fn index_path(dir: &Path, number: u64) -> PathBuf {
 mod tests {
     use super::*;
     use crate::disk::SystemDisk;
+
+    #[test]
+    fn what_is_pinned_is_not_dropped_and_what_is_dropped_is_not_pinned() {
+        let identity = Identity {
+            generation: 1,
+            shard: 0,
+            number: 1,
+            uuid: 5,
+        };
+        let dir = Path::new("/absent");
+        let segment = Arc::new(Segment::unindexed(dir, identity, Recent::default()));
+        let (one, other) = (segment.pin(), segment.pin());
+        drop(one);
+        assert!(!segment.try_drop() && !segment.is_dropped());
+        drop(other);
+        assert!(segment.try_drop() && segment.is_dropped());
+        assert!(segment.pin().is_none());
+        assert!(segment.try_drop(), "again is no error");
+    }
 
     #[test]
     fn two_who_seal_a_segment_at_once_leave_one_whole_index_file() {
