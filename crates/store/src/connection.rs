@@ -104,6 +104,14 @@ pub(crate) enum ConnectionError {
         /// What it became.
         found: String,
     },
+    /// Written by a newer version, and left as it is.
+    #[error("has format {found}, this binary knows up to {known}")]
+    Newer {
+        /// The version found.
+        found: u32,
+        /// The newest version known.
+        known: u32,
+    },
     /// The file exists already, or the directory takes none.
     #[error("cannot make the file: {0}")]
     Make(#[source] io::Error),
@@ -116,7 +124,7 @@ impl ConnectionError {
     /// The fault behind it.
     pub(crate) fn fault(&self) -> Fault {
         match self {
-            Self::Version { .. } | Self::Setting { .. } => Fault::Other,
+            Self::Version { .. } | Self::Setting { .. } | Self::Newer { .. } => Fault::Other,
             Self::Make(error) if error.kind() == io::ErrorKind::StorageFull => Fault::NoSpace,
             Self::Make(_) => Fault::Io,
             Self::Sqlite(error) => Fault::of(error),
@@ -174,7 +182,13 @@ pub(crate) fn open(
     }
     match access {
         Access::Create | Access::Write => {
-            set(&connection, "journal_mode", "WAL", "wal")?;
+            // Asking another program's file to be in WAL mode would change it. One that is empty was being
+            // made when the process ended.
+            let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0))?;
+            match access == Access::Write && pages > 0 {
+                true => require(&connection, "journal_mode", "wal")?,
+                false => set(&connection, "journal_mode", "WAL", "wal")?,
+            }
             set(&connection, "synchronous", "FULL", "2")?;
             set(&connection, "wal_autocheckpoint", "0", "0")?;
         }
@@ -194,6 +208,15 @@ fn set(
     let mut statement = connection.prepare(&format!("PRAGMA {name}={value}"))?;
     let mut rows = statement.query([])?;
     while rows.next()?.is_some() {}
+    require(connection, name, expected)
+}
+
+/// Reads a pragma back.
+fn require(
+    connection: &Connection,
+    name: &'static str,
+    expected: &str,
+) -> Result<(), ConnectionError> {
     let found = connection.pragma_query_value(None, name, |row| {
         Ok(match row.get_ref(0)? {
             rusqlite::types::ValueRef::Integer(value) => value.to_string(),

@@ -32,6 +32,7 @@ mod window;
 
 mod connection;
 pub mod disk;
+mod format;
 
 pub mod catalog;
 pub mod progress;

@@ -131,7 +131,7 @@ impl Filling<'_> {
             letters: Arc::default(),
             on_no_space: Arc::new(|| {}),
         })
-        .map_err(|error| error.reason)?;
+        .map_err(|error| error.to_string())?;
         let mut segment = highest(dir)?;
         let mut number = first;
         while number < end {

@@ -89,7 +89,7 @@ impl Store {
         // The first start says how many shards there are.
         let catalog = Catalog::open(dir, &disk, clock, 1);
         Ok(CatalogAlone {
-            catalog: Arc::new(catalog.map_err(|error| catalog_error(dir, &error))?),
+            catalog: Arc::new(catalog.map_err(|error| catalog_error(dir, error))?),
             _lock: lock,
         })
     }
@@ -115,7 +115,7 @@ impl Store {
         ));
         let catalog = Arc::new(
             Catalog::open(dir, disk.as_ref(), Arc::clone(&clock), options.shards)
-                .map_err(|error| catalog_error(dir, &error))?,
+                .map_err(|error| catalog_error(dir, error))?,
         );
         failpoint!("open.catalogue-opened");
         let bells = Arc::new(Bells::default());
@@ -358,10 +358,17 @@ impl Drop for Inner {
     }
 }
 
-fn catalog_error(dir: &Path, error: &CatalogError) -> OpenError {
-    OpenError::Unusable {
-        path: dir.join("catalog.db"),
-        reason: error.to_string(),
+fn catalog_error(dir: &Path, error: CatalogError) -> OpenError {
+    match error {
+        CatalogError::Newer { path, found, known } => OpenError::Newer {
+            file: path,
+            found,
+            known,
+        },
+        error => OpenError::Unusable {
+            path: dir.join("catalog.db"),
+            reason: error.to_string(),
+        },
     }
 }
 

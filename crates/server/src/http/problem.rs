@@ -376,6 +376,7 @@ impl From<CatalogError> for Problem {
             CatalogError::NoSpace => Self::new(ProblemType::NoSpace, detail),
             // Paths of the server's disk are for its log, which has them already.
             CatalogError::Closed { .. }
+            | CatalogError::Newer { .. }
             | CatalogError::Unusable { .. }
             | CatalogError::Lost { .. } => Self::new(
                 ProblemType::Unavailable,

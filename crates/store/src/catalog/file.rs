@@ -15,15 +15,16 @@ use wayhold_model::{Clock, Generation, Timestamp};
 use crate::catalog::{DestinationRecord, GenerationRecord, TokenRecord, destinations, tokens};
 use crate::connection::{self, Access, ConnectionError, Fault, FreePages, Profile};
 use crate::disk::Disk;
+use crate::format::Format;
 
 /// Name of the file in the data directory.
 const FILE: &str = "catalog.db";
 
-/// Version of its format, kept as SQLite's `user_version`.
-const FORMAT: i64 = 1;
-
-/// Tells the file apart from other SQLite files: `WHca`.
-const APPLICATION_ID: i64 = 0x5748_6361;
+/// `WHca`. A step of `upgrades` also changes `SCHEMA`, which new files begin with.
+const FORMAT: Format = Format {
+    application_id: 0x5748_6361,
+    upgrades: &[],
+};
 
 /// The log is carried over into the file after this many changes, so that it stays small.
 const CHANGES_PER_CHECKPOINT: u32 = 256;
@@ -74,7 +75,17 @@ pub enum CatalogError {
         /// Where it was expected.
         path: PathBuf,
     },
-    /// The file is damaged, foreign, or of a newer version. Restore it, or start the newer version.
+    /// Written by a newer version; run that one.
+    #[error("{path} has format {found}, this binary knows up to {known}; run the newer version")]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// The version found.
+        found: u32,
+        /// The newest version known.
+        known: u32,
+    },
+    /// The file is damaged or foreign. Restore it.
     #[error("cannot use {path}: {reason}")]
     Unusable {
         /// The file.
@@ -155,7 +166,7 @@ impl Catalog {
     /// Blocking.
     ///
     /// # Errors
-    /// `Lost` or `Unusable`: a person has to act. `NoSpace`: make room.
+    /// `Lost`, `Newer` or `Unusable`: a person has to act. `NoSpace`: make room.
     pub fn open(
         directory: &Path,
         disk: &dyn Disk,
@@ -167,9 +178,14 @@ impl Catalog {
             path: path.clone(),
             reason: reason.to_string(),
         };
-        let refused = |error: ConnectionError| match error.fault() {
-            Fault::NoSpace => CatalogError::NoSpace,
-            Fault::Io | Fault::Corrupt | Fault::Other => unusable(&error),
+        let refused = |error: ConnectionError| match error {
+            ConnectionError::Newer { found, known } => CatalogError::Newer {
+                path: path.clone(),
+                found,
+                known,
+            },
+            error if error.fault() == Fault::NoSpace => CatalogError::NoSpace,
+            error => unusable(&error),
         };
         let exists = disk.exists(&path).map_err(|e| unusable(&e))?;
         let has_shards = has_shards(directory, disk)?;
@@ -185,21 +201,17 @@ impl Catalog {
             if is_empty(&connection)? {
                 initialise(&mut connection, clock.now())?;
             }
+            FORMAT.upgrade(&mut connection)?;
             if !has_shards {
                 let shards = shards.clamp(1, SHARDS_MAX);
                 connection.execute("UPDATE generations SET shards = ?", [shards])?;
             }
             // What recovery took from the log may never have been synced; now it is.
             checkpoint(&connection)?;
-            Ok::<_, rusqlite::Error>(())
+            Ok::<_, ConnectionError>(())
         })();
-        match prepared.as_ref().map_err(Fault::of) {
-            Ok(()) => {}
-            Err(Fault::NoSpace) => return Err(CatalogError::NoSpace),
-            Err(Fault::Io | Fault::Corrupt | Fault::Other) => prepared.map_err(|e| unusable(&e))?,
-        }
+        prepared.map_err(refused)?;
         disk.sync_directory(directory).map_err(|e| unusable(&e))?;
-        require_format(&connection).map_err(|reason| unusable(&reason))?;
         let identity = read_identity(&connection).map_err(|e| unusable(&e))?;
         let view = read_view(&connection, 0).map_err(|e| unusable(&e))?;
         Ok(Self {
@@ -413,21 +425,8 @@ fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlite::Result<(
         "INSERT INTO generations VALUES (1, 1, ?1)",
         [now.as_micros().cast_signed()],
     )?;
-    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-    transaction.pragma_update(None, "user_version", FORMAT)?;
+    FORMAT.stamp(&transaction)?;
     transaction.commit()
-}
-
-fn require_format(connection: &Connection) -> Result<(), String> {
-    for (pragma, expected) in [("application_id", APPLICATION_ID), ("user_version", FORMAT)] {
-        let found: i64 = connection
-            .pragma_query_value(None, pragma, |row| row.get(0))
-            .map_err(|error| error.to_string())?;
-        if found != expected {
-            return Err(format!("{pragma} is {found}; expected {expected}"));
-        }
-    }
-    Ok(())
 }
 
 /// Moves the log into the file and syncs both. A reader in the way is no error: the next one does it.

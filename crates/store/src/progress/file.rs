@@ -11,17 +11,18 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehav
 use wayhold_model::{LaneId, Sequence, hash};
 
 use crate::connection::{self, Access, ConnectionError, FreePages, Profile};
+use crate::format::Format;
 use crate::progress::attempts;
 use crate::progress::chunk::{self, Chunk};
 use crate::progress::dead_letters;
 use crate::progress::letter::LetterChange;
 use crate::progress::memory::{Batch, Loaded, ResolvedSegment, Retry, Totals};
 
-/// Version of the format, kept as SQLite's `user_version`.
-const FORMAT: i64 = 1;
-
-/// Tells the file apart from other SQLite files: `WHst`.
-const APPLICATION_ID: i64 = 0x5748_7374;
+/// `WHst`. A step of `upgrades` also changes `SCHEMA`, which new files begin with.
+const FORMAT: Format = Format {
+    application_id: 0x5748_7374,
+    upgrades: &[],
+};
 
 /// Free pages that one step gives back to the file system.
 const PAGES_RETURNED_PER_STEP: u32 = 64;
@@ -94,8 +95,7 @@ impl StateFile {
         let mut connection = connection::open(path, Access::Create, PROFILE, vfs)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute_batch(SCHEMA)?;
-        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-        transaction.pragma_update(None, "user_version", FORMAT)?;
+        FORMAT.stamp(&transaction)?;
         fill(&transaction)?;
         transaction.commit()?;
         Ok(Self {
@@ -112,26 +112,13 @@ impl StateFile {
         vfs: Option<&str>,
         seed: u64,
     ) -> Result<Option<Self>, ConnectionError> {
-        let connection = connection::open(path, Access::Write, PROFILE, vfs)?;
+        let mut connection = connection::open(path, Access::Write, PROFILE, vfs)?;
         let tables: i64 =
             connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
         if tables == 0 {
             return Ok(None);
         }
-        for (pragma, expected) in [("application_id", APPLICATION_ID), ("user_version", FORMAT)] {
-            let found: i64 = connection.pragma_query_value(None, pragma, |row| row.get(0))?;
-            if found != expected {
-                return Err(ConnectionError::Setting {
-                    name: if pragma == "user_version" {
-                        "user_version"
-                    } else {
-                        "application_id"
-                    },
-                    expected: expected.to_string(),
-                    found: found.to_string(),
-                });
-            }
-        }
+        FORMAT.upgrade(&mut connection)?;
         let file = Self {
             path: path.to_owned(),
             connection,

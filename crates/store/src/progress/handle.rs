@@ -15,12 +15,13 @@ use wayhold_model::{
 
 use crate::delivery::{AttemptRecord, DeadLetter, DeliveryState, Resolution};
 use crate::disk::Disk;
+use crate::error::OpenError;
 use crate::progress::chunk::Touched;
 use crate::progress::dead_letters::{self, LetterContext, LetterError, LetterRow};
 use crate::progress::file::{self, StateFile};
 use crate::progress::letter::LetterNumbers;
 use crate::progress::memory::{LaneView, Memory, ResolvedSegment, Retry, Totals};
-use crate::progress::recovery::{self, ProgressUnusable};
+use crate::progress::recovery;
 use crate::progress::writer::Writer;
 use crate::shards::Name;
 
@@ -137,7 +138,7 @@ struct WriterThread {
 
 impl Progress {
     /// Opens or makes the progress of a shard and starts its writer. Blocking.
-    pub(crate) fn open(options: ProgressOptions) -> Result<(Self, Opened), ProgressUnusable> {
+    pub(crate) fn open(options: ProgressOptions) -> Result<(Self, Opened), OpenError> {
         let mut recovered = recovery::recover(&options)?;
         recovered.memory.number_with(Arc::clone(&options.letters));
         let opened = Opened {
@@ -177,7 +178,7 @@ impl Progress {
         let handle = std::thread::Builder::new()
             .name(name)
             .spawn(move || writer.run())
-            .map_err(|error| ProgressUnusable {
+            .map_err(|error| OpenError::Unusable {
                 path: directory,
                 reason: error.to_string(),
             })?;

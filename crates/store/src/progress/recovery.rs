@@ -3,24 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use thiserror::Error;
-
-use crate::connection::Fault;
+use crate::connection::{ConnectionError, Fault};
 use crate::disk::{self, Disk};
+use crate::error::OpenError;
 use crate::progress::carry::{Carried, carry};
 use crate::progress::file::{self, Contents, StateFile};
 use crate::progress::handle::ProgressOptions;
 use crate::progress::memory::{Loaded, Memory};
-
-/// Progress cannot be kept: the directory takes no file. Mend it, then open again.
-#[derive(Debug, Error)]
-#[error("cannot keep progress in {path}: {reason}")]
-pub(crate) struct ProgressUnusable {
-    /// The file that was tried.
-    pub(crate) path: PathBuf,
-    /// What the system said.
-    pub(crate) reason: String,
-}
 
 /// What was found.
 #[derive(Debug)]
@@ -36,7 +25,7 @@ pub(super) struct Recovered {
 }
 
 /// Opens the newest whole file of the shard, or makes one.
-pub(super) fn recover(options: &ProgressOptions) -> Result<Recovered, ProgressUnusable> {
+pub(super) fn recover(options: &ProgressOptions) -> Result<Recovered, OpenError> {
     let (present, highest) = numbers(options.disk.as_ref(), &options.directory)
         .map_err(|error| unusable(&options.directory, &error))?;
     let mut candidates = present.into_iter().rev();
@@ -83,7 +72,7 @@ enum Tried {
     Damaged(Option<StateFile>, String),
 }
 
-fn try_open(options: &ProgressOptions, number: u64) -> Result<Tried, ProgressUnusable> {
+fn try_open(options: &ProgressOptions, number: u64) -> Result<Tried, OpenError> {
     let path = path_of(&options.directory, number);
     match StateFile::open(&path, options.vfs.as_deref(), options.hash_seed) {
         Ok(None) => {
@@ -95,6 +84,11 @@ fn try_open(options: &ProgressOptions, number: u64) -> Result<Tried, ProgressUnu
             Ok(contents) => Tried::Whole(file, contents),
             Err(error) => Tried::Damaged(Some(file), error.to_string()),
         }),
+        Err(ConnectionError::Newer { found, known }) => Err(OpenError::Newer {
+            file: path,
+            found,
+            known,
+        }),
         Err(error) if error.fault() == Fault::NoSpace => Err(unusable(&path, &error)),
         Err(error) => Ok(Tried::Damaged(None, error.to_string())),
     }
@@ -105,7 +99,7 @@ fn start_anew(
     options: &ProgressOptions,
     number: u64,
     damaged: Option<(u64, Option<StateFile>, String)>,
-) -> Result<Recovered, ProgressUnusable> {
+) -> Result<Recovered, OpenError> {
     let path = path_of(&options.directory, number);
     let failed = |error: &dyn std::fmt::Display| unusable(&path, error);
     let mut memory = Memory::load(Loaded {
@@ -166,10 +160,11 @@ fn set_aside(options: &ProgressOptions, path: &Path) -> std::io::Result<String> 
     ))
 }
 
-fn unusable(path: &Path, reason: &dyn std::fmt::Display) -> ProgressUnusable {
-    ProgressUnusable {
+/// The directory takes no file. Mend it, then open again.
+fn unusable(path: &Path, reason: &dyn std::fmt::Display) -> OpenError {
+    OpenError::Unusable {
         path: path.to_owned(),
-        reason: reason.to_string(),
+        reason: format!("cannot keep progress: {reason}"),
     }
 }
 

@@ -18,7 +18,9 @@ pub(crate) const MARK: &str = "mark";
 /// Most segments a mark speaks of: the active one and the closed ones that may lack an index file.
 pub(crate) const SEGMENTS_MAX: usize = crate::options::UNINDEXED_MAX + 1;
 
+/// Ends with the version of the format, a digit.
 const MAGIC: u64 = u64::from_le_bytes(*b"WAYMARK1");
+const FORMAT: u32 = 1;
 /// Slots lie in different pages, so that no single torn write reaches both.
 const SLOT_STRIDE: usize = 4096;
 const SLOT_BYTES: usize = 8 * (4 + 3 * SEGMENTS_MAX + 1);
@@ -32,6 +34,15 @@ pub(crate) struct Reach {
     pub(crate) last: u64,
     /// Length of its WAL then.
     pub(crate) wal_bytes: u64,
+}
+
+/// Why a mark cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MarkError {
+    #[error("cannot be read or made: {0}")]
+    Io(#[from] io::Error),
+    #[error("has format {found}, this binary knows up to {known}")]
+    Newer { found: u32, known: u32 },
 }
 
 /// Content of the mark.
@@ -71,15 +82,11 @@ impl Mark {
 impl MarkFile {
     /// Opens the mark, or makes an empty one. The content is `None` where neither slot is whole: then
     /// everything is unproven.
-    pub(crate) fn open(disk: &dyn Disk, path: &Path) -> io::Result<(Self, Option<Mark>)> {
+    pub(crate) fn open(disk: &dyn Disk, path: &Path) -> Result<(Self, Option<Mark>), MarkError> {
         if !disk.exists(path)? || disk.len(path)? < 2 * SLOT_STRIDE as u64 {
             disk.replace(path, &[0; 2 * SLOT_STRIDE])?;
         }
-        let bytes = disk.read(path)?;
-        let newest = bytes
-            .chunks(SLOT_STRIDE)
-            .filter_map(|slot| decode(slot.get(..SLOT_BYTES)?))
-            .max_by_key(|(turn, _)| *turn);
+        let newest = newest_slot(&disk.read(path)?)?;
         let (turn, mark) = newest.map_or((0, None), |(turn, mark)| (turn, Some(mark)));
         Ok((
             Self {
@@ -101,6 +108,31 @@ impl MarkFile {
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.file.sync()
     }
+}
+
+fn newest_slot(bytes: &[u8]) -> Result<Option<(u64, Mark)>, MarkError> {
+    let newest = bytes
+        .chunks(SLOT_STRIDE)
+        .filter_map(|slot| decode(slot.get(..SLOT_BYTES)?))
+        .max_by_key(|(turn, _)| *turn);
+    let newer = bytes.chunks(SLOT_STRIDE).filter_map(version).max();
+    match (newest, newer) {
+        (None, Some(found)) if found > FORMAT => Err(MarkError::Newer {
+            found,
+            known: FORMAT,
+        }),
+        (newest, _) => Ok(newest),
+    }
+}
+
+/// The version that a slot begins with.
+fn version(slot: &[u8]) -> Option<u32> {
+    let name = MAGIC.to_le_bytes();
+    let (digit, name) = name.split_last()?;
+    let found = slot.strip_prefix(name)?.first()?;
+    let found = char::from(*found).to_digit(10)?;
+    debug_assert_eq!(char::from(*digit).to_digit(10), Some(FORMAT));
+    Some(found)
 }
 
 fn encode(turn: u64, mark: &Mark) -> [u8; SLOT_BYTES] {
@@ -199,6 +231,21 @@ mod tests {
                 "byte {offset}"
             );
         }
+    }
+
+    #[test]
+    fn a_newer_mark_is_refused_and_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mark");
+        let mut newer = vec![0; 2 * SLOT_STRIDE];
+        newer[..8].copy_from_slice(b"WAYMARK3");
+        std::fs::write(&path, &newer).unwrap();
+        let refused = MarkFile::open(&SystemDisk, &path).err().unwrap();
+        assert!(
+            matches!(refused, MarkError::Newer { found: 3, known: 1 }),
+            "{refused}"
+        );
+        assert_eq!(std::fs::read(&path).unwrap(), newer);
     }
 
     #[test]

@@ -129,10 +129,6 @@ impl Surroundings {
             letters: Arc::clone(&self.letters),
             on_no_space: Arc::new(move || space.exhausted()),
         })
-        .map_err(|error| OpenError::Unusable {
-            path: error.path,
-            reason: error.reason,
-        })
     }
 
     fn recipe(&self) -> Recipe {

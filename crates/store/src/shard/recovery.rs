@@ -15,7 +15,7 @@ use wayhold_model::{Sequence, Timestamp};
 
 use super::core::Condition;
 use super::index_file::{IndexError, IndexFile};
-use super::mark::{MARK, Mark, MarkFile, Reach};
+use super::mark::{MARK, Mark, MarkError, MarkFile, Reach};
 use super::preparer::Recipe;
 use super::recent::Recent;
 use super::resolved::own_lane;
@@ -65,7 +65,7 @@ impl Opening<'_> {
     /// Opens the shard's files.
     pub(crate) fn run(self) -> Result<Recovered, OpenError> {
         let (mark_file, mark) = MarkFile::open(self.disk(), &self.dir().join(MARK))
-            .map_err(|error| unusable(&self.dir().join(MARK), &error))?;
+            .map_err(|error| mark_error(&self.dir().join(MARK), error))?;
         failpoint!("recover.begun");
         let resolved = self.finish_removals()?;
         failpoint!("recover.removals-finished");
@@ -580,6 +580,17 @@ struct Left {
     sealable: Vec<Segment>,
     /// By sequence: after a crash between copying and sealing a row lies in two files.
     unproven: BTreeMap<u64, Row>,
+}
+
+fn mark_error(path: &Path, error: MarkError) -> OpenError {
+    match error {
+        MarkError::Newer { found, known } => OpenError::Newer {
+            file: path.to_owned(),
+            found,
+            known,
+        },
+        MarkError::Io(error) => unusable(path, &error),
+    }
 }
 
 pub(super) fn unusable(path: &Path, error: &dyn std::fmt::Display) -> OpenError {
