@@ -25,6 +25,16 @@ pub struct Budget {
 }
 
 impl Budget {
+    /// So many cases, from the first seed on, for as long as they take.
+    pub fn of(count: u64) -> Self {
+        Self {
+            count: Some(count),
+            minutes: None,
+            seed: 1,
+            control: false,
+        }
+    }
+
     /// When no further episode begins.
     pub fn deadline(&self) -> Option<Instant> {
         let minutes = self.minutes?;

@@ -1,8 +1,11 @@
 //! Harnesses that try by force whether Wayhold's promises hold, each a *kind* of `wayhold-torture`. How they
 //! work and what they found is in `docs/reliability.md`.
 
+pub mod black_box;
 pub mod crash_points;
 pub mod io_errors;
+pub mod kill;
+pub mod power_cut;
 
 mod budget;
 mod verdict;

@@ -10,32 +10,32 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An answer as it came.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
+pub struct Answer {
+    pub status: u16,
     head: String,
-    pub(crate) body: Vec<u8>,
+    pub body: Vec<u8>,
 }
 
 impl Answer {
-    pub(crate) fn json(&self) -> serde_json::Value {
+    pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
     /// The last segment of the problem's type.
-    pub(crate) fn problem(&self) -> String {
+    pub fn problem(&self) -> String {
         let json = self.json();
         let kind = json["type"].as_str().unwrap_or_default();
         kind.rsplit('/').next().unwrap_or_default().to_owned()
     }
 
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         header(&self.head, name)
     }
 }
 
 /// How a request ended that got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Silence {
+pub enum Silence {
     /// Nobody listens: certainly nothing happened.
     NotSent,
     /// Bytes were sent; anything may have happened.
@@ -43,35 +43,30 @@ pub(crate) enum Silence {
 }
 
 /// One connection, made again when it broke.
-pub(crate) struct Client {
+pub struct Client {
     address: SocketAddr,
     stream: Option<TcpStream>,
 }
 
 impl Client {
-    pub(crate) fn new(address: SocketAddr) -> Self {
+    pub fn new(address: SocketAddr) -> Self {
         Self {
             address,
             stream: None,
         }
     }
 
-    pub(crate) fn get(&mut self, target: &str) -> Result<Answer, Silence> {
+    pub fn get(&mut self, target: &str) -> Result<Answer, Silence> {
         self.request("GET", target, "", b"")
     }
 
     /// `POST` with these headers, each line ending with CRLF.
-    pub(crate) fn post(
-        &mut self,
-        target: &str,
-        headers: &str,
-        body: &[u8],
-    ) -> Result<Answer, Silence> {
+    pub fn post(&mut self, target: &str, headers: &str, body: &[u8]) -> Result<Answer, Silence> {
         self.request("POST", target, headers, body)
     }
 
     /// Sends a request and leaves before the answer.
-    pub(crate) fn post_and_leave(&mut self, target: &str, headers: &str, body: &[u8]) {
+    pub fn post_and_leave(&mut self, target: &str, headers: &str, body: &[u8]) {
         if self.connect().is_ok()
             && let Some(mut stream) = self.stream.take()
         {
@@ -124,7 +119,7 @@ fn message(method: &str, target: &str, headers: &str, body: &[u8]) -> Vec<u8> {
 }
 
 /// Value of a header in a head.
-pub(crate) fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+pub fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
         key.eq_ignore_ascii_case(name).then(|| value.trim())
@@ -132,7 +127,7 @@ pub(crate) fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Head and body of the next message; an error where it is cut off.
-pub(crate) fn read_message(stream: &mut TcpStream) -> std::io::Result<(String, Vec<u8>)> {
+pub fn read_message(stream: &mut TcpStream) -> std::io::Result<(String, Vec<u8>)> {
     let cut_off = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
     let mut bytes = Vec::new();
     let mut buffer = [0; 16 * 1024];

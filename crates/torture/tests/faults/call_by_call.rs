@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use super::history::{Bounds, judge_run};
-use super::kill::SMALL_SEGMENTS;
-use super::load::{Load, Plan};
-use super::native::{Action, Shim};
-use super::receiver::{Mood, Receiver};
-use super::seed::{episode, first_seed, rounds};
-use super::server::Server;
+use wayhold_torture::black_box::history::{Bounds, judge_run};
+use wayhold_torture::black_box::load::{Load, Plan};
+use wayhold_torture::black_box::native::{Action, Shim};
+use wayhold_torture::black_box::receiver::{Mood, Receiver};
+use wayhold_torture::black_box::seed::{episode, first_seed, rounds};
+use wayhold_torture::black_box::server::SMALL_SEGMENTS;
+use wayhold_torture::black_box::server::Server;
 
 /// Syncs that are met, one round each, in a change; far enough to leave the start behind.
 const ROUNDS: u64 = 24;

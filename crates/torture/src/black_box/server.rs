@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -23,10 +24,51 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Lines of the log that a failure shows.
 const LAST_WORDS: usize = 40;
 
+/// Small segments of which a few are kept, so that a fault meets sealing, preparing, keeping and removing as
+/// well.
+pub const SMALL_SEGMENTS: &str = r#"
+segment_bytes = "256 KiB"
+reserve_bytes = "1 MiB"
+min_free = "8 MiB"
+tail_bytes = "256 KiB"
+
+[retention]
+bytes = "512 KiB"
+"#;
+
+/// How many shards an episode's server has: one and three take turns.
+pub fn shards_of(seed: u64) -> u16 {
+    if seed.is_multiple_of(2) { 3 } else { 1 }
+}
+
+static BINARY: OnceLock<PathBuf> = OnceLock::new();
+
+/// Has this binary tried instead of the one that was built with this harness.
+pub fn use_binary(path: PathBuf) {
+    BINARY.get_or_init(|| path);
+}
+
+/// The binary that is tried: by default the one that lies beside this executable.
+fn binary() -> &'static Path {
+    BINARY.get_or_init(|| {
+        let this = std::env::current_exe().unwrap();
+        let beside = this.parent().filter(|folder| !folder.ends_with("deps"));
+        let folder = beside.or_else(|| this.ancestors().nth(2)).unwrap();
+        let path = folder.join("wayhold");
+        assert!(
+            path.exists(),
+            "{} is not there: build it first, with `cargo build -p wayhold`",
+            path.display()
+        );
+        path
+    })
+}
+
 /// A server's folder, configuration and, while it runs, process.
-pub(crate) struct Server {
+pub struct Server {
     folder: PathBuf,
-    pub(crate) address: SocketAddr,
+    pub address: SocketAddr,
+    program: PathBuf,
     environment: Vec<(String, String)>,
     child: Option<Child>,
 }
@@ -34,17 +76,12 @@ pub(crate) struct Server {
 impl Server {
     /// Writes the configuration: data and file destination in `folder`, small segments so that many
     /// begin and end, a webhook at `receiver`, and what the test adds to `[store]`.
-    pub(crate) fn prepare(folder: &Path, receiver: SocketAddr, store: &str) -> Self {
+    pub fn prepare(folder: &Path, receiver: SocketAddr, store: &str) -> Self {
         Self::prepare_sharded(folder, receiver, store, 1)
     }
 
     /// The same with so many shards.
-    pub(crate) fn prepare_sharded(
-        folder: &Path,
-        receiver: SocketAddr,
-        store: &str,
-        shards: u16,
-    ) -> Self {
+    pub fn prepare_sharded(folder: &Path, receiver: SocketAddr, store: &str, shards: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let text = format!(
@@ -87,27 +124,33 @@ to = ["archive", "hook"]
         Self {
             folder: folder.to_owned(),
             address,
+            program: binary().to_owned(),
             environment: Vec::new(),
             child: None,
         }
     }
 
-    pub(crate) fn data(&self) -> PathBuf {
+    pub fn data(&self) -> PathBuf {
         self.folder.join("data")
     }
 
     /// The file destination.
-    pub(crate) fn archive(&self) -> PathBuf {
+    pub fn archive(&self) -> PathBuf {
         self.folder.join("archive.ndjson")
     }
 
+    /// Another program than the shipped binary for later starts.
+    pub fn set_program(&mut self, program: PathBuf) {
+        self.program = program;
+    }
+
     /// Environment of later starts.
-    pub(crate) fn set_environment(&mut self, environment: Vec<(String, String)>) {
+    pub fn set_environment(&mut self, environment: Vec<(String, String)>) {
         self.environment = environment;
     }
 
     /// Starts the process without waiting for anything.
-    pub(crate) fn spawn(&mut self) {
+    pub fn spawn(&mut self) {
         assert!(self.child.is_none(), "it runs already");
         // Beside the folder's volume where there is one: a log on a disk that is cut off stops writers.
         let log = File::options()
@@ -115,7 +158,7 @@ to = ["archive", "hook"]
             .append(true)
             .open(self.log_path())
             .unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_wayhold"))
+        let child = Command::new(&self.program)
             .args(["serve", "--config"])
             .arg(self.folder.join("wayhold.toml"))
             .current_dir(self.folder.parent().unwrap())
@@ -129,19 +172,19 @@ to = ["archive", "hook"]
     }
 
     /// Starts the process and waits until it accepts.
-    pub(crate) fn start(&mut self) {
+    pub fn start(&mut self) {
         self.spawn();
         self.await_ready();
     }
 
-    pub(crate) fn await_ready(&mut self) {
+    pub fn await_ready(&mut self) {
         if let Err(status) = self.ready_or_ended() {
             self.fail(&format!("ended while it started: {status}"));
         }
     }
 
     /// Waits until it accepts; the exit status where it ended instead.
-    pub(crate) fn ready_or_ended(&mut self) -> Result<(), ExitStatus> {
+    pub fn ready_or_ended(&mut self) -> Result<(), ExitStatus> {
         let begun = Instant::now();
         loop {
             if self.is_ready() {
@@ -154,20 +197,20 @@ to = ["archive", "hook"]
         }
     }
 
-    pub(crate) fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         let answer = Client::new(self.address).get("/readyz");
         answer.is_ok_and(|answer| answer.status == 200)
     }
 
     /// The exit status, where the process has ended.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().unwrap()?;
         self.child = None;
         Some(status)
     }
 
     /// Waits until it ends by itself.
-    pub(crate) fn await_end(&mut self) -> ExitStatus {
+    pub fn await_end(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {
             if let Some(status) = self.ended() {
@@ -178,7 +221,7 @@ to = ["archive", "hook"]
     }
 
     /// `kill -9`.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             // It may have ended by itself, which is as good.
             drop(child.kill());
@@ -188,7 +231,7 @@ to = ["archive", "hook"]
 
     /// Stops all its threads where they are; what the kernel does for them still ends, but none of them
     /// learns of it.
-    pub(crate) fn freeze(&self) {
+    pub fn freeze(&self) {
         let Some(child) = &self.child else { return };
         let process = rustix::process::Pid::from_child(child);
         // It may have ended by itself, which is as good.
@@ -200,7 +243,7 @@ to = ["archive", "hook"]
     }
 
     /// SIGTERM; how it ended and how long that took.
-    pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
+    pub fn terminate(&mut self) -> (ExitStatus, Duration) {
         let child = self.child.as_ref().expect("a running server");
         let process = rustix::process::Pid::from_child(child);
         let begun = Instant::now();
@@ -209,7 +252,7 @@ to = ["archive", "hook"]
     }
 
     /// `GET` of something that must be there.
-    pub(crate) fn get(&self, target: &str) -> Value {
+    pub fn get(&self, target: &str) -> Value {
         let answer = Client::new(self.address).get(target);
         match answer {
             Ok(answer) if answer.status == 200 => answer.json(),
@@ -218,18 +261,18 @@ to = ["archive", "hook"]
     }
 
     /// Whether it can say where an event is.
-    pub(crate) fn knows(&self, event: Event) -> bool {
+    pub fn knows(&self, event: Event) -> bool {
         let target = format!("/v1/events?source=/faults&id={}", event.0);
         let answer = Client::new(self.address).get(&target).expect("an answer");
         answer.status == 200
     }
 
-    pub(crate) fn status(&self) -> Value {
+    pub fn status(&self) -> Value {
         self.get("/v1/status")
     }
 
     /// Waits until nothing is pending and the books are still and balance; the status then.
-    pub(crate) fn drain(&mut self) -> Value {
+    pub fn drain(&mut self) -> Value {
         let begun = Instant::now();
         loop {
             let status = self.status();
@@ -258,7 +301,7 @@ to = ["archive", "hook"]
     }
 
     /// What the process said, over all its runs.
-    pub(crate) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
@@ -267,7 +310,7 @@ to = ["archive", "hook"]
     }
 
     /// Fails the test with the last words of the log.
-    pub(crate) fn fail(&self, what: &str) -> ! {
+    pub fn fail(&self, what: &str) -> ! {
         let log = self.log();
         let lines: Vec<_> = log.lines().collect();
         let mut last = String::new();

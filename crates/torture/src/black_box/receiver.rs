@@ -13,7 +13,7 @@ use super::seed::Seed;
 /// How the receiver answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Mood {
+pub enum Mood {
     /// Confirms everything.
     Well,
     /// Now and then answers 503, or breaks the connection after it took the event.
@@ -24,8 +24,8 @@ pub(crate) enum Mood {
 
 /// The receiver; it listens until the process ends.
 #[derive(Clone)]
-pub(crate) struct Receiver {
-    pub(crate) address: SocketAddr,
+pub struct Receiver {
+    pub address: SocketAddr,
     shared: Arc<Shared>,
 }
 
@@ -38,7 +38,7 @@ struct Shared {
 }
 
 impl Receiver {
-    pub(crate) fn start(seed: u64, mood: Mood) -> Self {
+    pub fn start(seed: u64, mood: Mood) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let receiver = Self {
             address: listener.local_addr().unwrap(),
@@ -59,16 +59,16 @@ impl Receiver {
         receiver
     }
 
-    pub(crate) fn feel(&self, mood: Mood) {
+    pub fn feel(&self, mood: Mood) {
         self.shared.mood.store(mood as u8, Ordering::Relaxed);
     }
 
     /// Notes with each arrival how long this file was.
-    pub(crate) fn watch(&self, file: PathBuf) {
+    pub fn watch(&self, file: PathBuf) {
         *self.shared.watched.lock().unwrap() = Some(file);
     }
 
-    pub(crate) fn arrivals(&self) -> Vec<Arrival> {
+    pub fn arrivals(&self) -> Vec<Arrival> {
         self.shared.arrivals.lock().unwrap().clone()
     }
 

@@ -4,12 +4,12 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::history::{Bounds, judge_run};
-use super::kill::SMALL_SEGMENTS;
-use super::load::{Load, PRODUCERS, Plan};
-use super::receiver::{Mood, Receiver};
-use super::seed::{episode, first_seed, rounds};
-use super::server::Server;
+use wayhold_torture::black_box::history::{Bounds, judge_run};
+use wayhold_torture::black_box::load::{Load, PRODUCERS, Plan};
+use wayhold_torture::black_box::receiver::{Mood, Receiver};
+use wayhold_torture::black_box::seed::{episode, first_seed, rounds};
+use wayhold_torture::black_box::server::SMALL_SEGMENTS;
+use wayhold_torture::black_box::server::Server;
 
 /// What the server promises (docs/operating.md).
 const STOPS_WITHIN: Duration = Duration::from_secs(10);

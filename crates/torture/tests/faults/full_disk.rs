@@ -5,13 +5,13 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use super::client::Client;
-use super::history::{Bounds, judge_run};
-use super::kill::SMALL_SEGMENTS;
-use super::load::{Load, PRODUCERS, Plan};
-use super::receiver::{Mood, Receiver};
-use super::server::Server;
-use super::volume::Volume;
+use wayhold_torture::black_box::client::Client;
+use wayhold_torture::black_box::history::{Bounds, judge_run};
+use wayhold_torture::black_box::load::{Load, PRODUCERS, Plan};
+use wayhold_torture::black_box::receiver::{Mood, Receiver};
+use wayhold_torture::black_box::server::SMALL_SEGMENTS;
+use wayhold_torture::black_box::server::Server;
+use wayhold_torture::black_box::volume::Volume;
 
 /// Longest wait for the server to notice how full the disk is.
 const TRIES: u32 = 3000;

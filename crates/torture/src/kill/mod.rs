@@ -1,47 +1,52 @@
-//! `kill -9` at random moments, also while it starts, with requests in flight.
+//! `kill -9` with many requests in flight: at random moments, also while it starts.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a harness that meets the unexpected stops there, and says where"
+)]
 
 use std::time::Duration;
 
-use super::history::{Bounds, judge_run};
-use super::load::{Load, PRODUCERS, Plan};
-use super::receiver::{Mood, Receiver};
-use super::seed::{episode, first_seed, rounds};
-use super::server::Server;
+use clap::Args;
+
+use crate::black_box::episode::{Series, invalid};
+use crate::black_box::history::{Bounds, judge_run};
+use crate::black_box::load::{Load, PRODUCERS, Plan};
+use crate::black_box::receiver::{Mood, Receiver};
+use crate::black_box::server::{SMALL_SEGMENTS, Server, shards_of};
+use crate::{Budget, Verdict};
 
 /// Kills between two judgements.
 const KILLS_PER_EPISODE: u64 = 10;
 
-/// Kills that a change waits for.
+/// Kills of a short run.
 const KILLS: u64 = 20;
 
-/// Shards of the servers, in turn.
-pub(crate) const SHARDS: [u16; 2] = [1, 3];
-
-/// Small segments of which a few are kept, so that a kill meets sealing, preparing, keeping and removing as
-/// well.
-pub(crate) const SMALL_SEGMENTS: &str = r#"
-segment_bytes = "256 KiB"
-reserve_bytes = "1 MiB"
-min_free = "8 MiB"
-tail_bytes = "256 KiB"
-
-[retention]
-bytes = "512 KiB"
-"#;
-
-#[test]
-fn a_server_that_is_killed_again_and_again_loses_reorders_and_alters_nothing() {
-    let kills = rounds(KILLS);
-    for number in 0..kills.div_ceil(KILLS_PER_EPISODE) {
-        let seed = first_seed() + number;
-        let kills = KILLS_PER_EPISODE.min(kills - number * KILLS_PER_EPISODE);
-        episode("kill", seed, kills, || {
-            kill_episode(seed, kills, SHARDS[usize::from(number % 2 == 1)]);
-        });
-    }
+/// What is tried.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    budget: Budget,
 }
 
-fn kill_episode(seed: u64, kills: u64, shards: u16) {
+/// Runs it.
+pub fn run(arguments: &Arguments) -> Verdict {
+    at_random(&arguments.budget)
+}
+
+/// Kills at random moments.
+pub fn at_random(budget: &Budget) -> Verdict {
+    let series = Series {
+        kind: "kill",
+        cases: "kills",
+        count: KILLS,
+        per_episode: KILLS_PER_EPISODE,
+    };
+    series.run(budget, episode)
+}
+
+fn episode(seed: u64, kills: u64) -> String {
+    let shards = shards_of(seed);
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("server");
     std::fs::create_dir(&folder).unwrap();
@@ -73,10 +78,10 @@ fn kill_episode(seed: u64, kills: u64, shards: u16) {
         unclean_stops: kills,
     };
     let account = judge_run(&mut server, &plan.history, &receiver, bounds);
-    assert!(left_open > 0, "no request was in flight when it was killed");
-    println!(
-        "seed {seed}, {shards} shards: {kills} kills ({while_starting} while starting), {account}"
-    );
+    if left_open == 0 {
+        invalid("no request was in flight when it was killed");
+    }
     let (status, _) = server.terminate();
     assert!(status.success(), "{status}");
+    format!("{shards} shards, {kills} kills ({while_starting} while starting), {account}")
 }

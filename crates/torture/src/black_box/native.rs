@@ -5,16 +5,16 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Says what is skipped and why; fails instead where everything must run.
-pub(crate) fn skip(what: &str) {
+pub fn skip(what: &str) {
     println!("skipped: {what}");
     let all = std::env::var("WAYHOLD_TESTS_REQUIRE_ALL");
     assert_ne!(all.as_deref(), Ok("1"), "{what}");
 }
 
 /// Compiles a source of this folder into `folder`; `None` where there is no compiler.
-pub(crate) fn compile(source: &str, arguments: &[&str], folder: &Path) -> Option<PathBuf> {
+pub fn compile(source: &str, arguments: &[&str], folder: &Path) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/faults")
+        .join("src/black_box")
         .join(source);
     let output = folder.join(source.replace(".c", ".built"));
     let run = Command::new("cc")
@@ -33,7 +33,7 @@ pub(crate) fn compile(source: &str, arguments: &[&str], folder: &Path) -> Option
 
 /// What the shim does to a sync.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Action {
+pub enum Action {
     /// EIO, once.
     FailOnce,
     /// EIO from then on.
@@ -47,10 +47,10 @@ pub(crate) enum Action {
 }
 
 /// The WAL of any segment.
-pub(crate) const SEGMENT_WAL: &str = "*/s[0-9]*/[0-9]*.db-wal";
+pub const SEGMENT_WAL: &str = "*/s[0-9]*/[0-9]*.db-wal";
 
 /// The shim, its rules and its log.
-pub(crate) struct Shim {
+pub struct Shim {
     library: PathBuf,
     rules: PathBuf,
     log: PathBuf,
@@ -59,7 +59,7 @@ pub(crate) struct Shim {
 
 impl Shim {
     /// Compiles it; without a compiler says what is skipped.
-    pub(crate) fn build(folder: &Path, test: &str) -> Option<Self> {
+    pub fn build(folder: &Path, test: &str) -> Option<Self> {
         let Some(library) = compile("shim.c", &["-shared", "-fPIC"], folder) else {
             skip(&format!("{test} because there is no C compiler"));
             return None;
@@ -73,7 +73,7 @@ impl Shim {
     }
 
     /// Environment of a server that is behind the shim.
-    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+    pub fn environment(&self) -> Vec<(String, String)> {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         vec![
             ("LD_PRELOAD".into(), text(&self.library)),
@@ -83,7 +83,7 @@ impl Shim {
     }
 
     /// From now on does this to the `nth` sync, counted from now, of files whose path matches.
-    pub(crate) fn rule(&self, action: Action, nth: u64, pattern: &str) {
+    pub fn rule(&self, action: Action, nth: u64, pattern: &str) {
         let (name, milliseconds) = match action {
             Action::FailOnce => ("fail-once", 0),
             Action::Fail => ("fail", 0),
@@ -100,17 +100,17 @@ impl Shim {
     }
 
     /// Lets every sync through again.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         drop(std::fs::remove_file(&self.rules));
     }
 
     /// The log's file.
-    pub(crate) fn log_path(&self) -> PathBuf {
+    pub fn log_path(&self) -> PathBuf {
         self.log.clone()
     }
 
     /// Paths of all syncs that succeeded, in order, of the log's first `bytes`.
-    pub(crate) fn synced(&self, bytes: u64) -> Vec<String> {
+    pub fn synced(&self, bytes: u64) -> Vec<String> {
         let mut text = std::fs::read_to_string(&self.log).unwrap_or_default();
         text.truncate(usize::try_from(bytes).unwrap());
         text.lines()
@@ -120,7 +120,7 @@ impl Shim {
     }
 
     /// Bytes of the log so far.
-    pub(crate) fn log_bytes(&self) -> u64 {
+    pub fn log_bytes(&self) -> u64 {
         std::fs::metadata(&self.log).map_or(0, |it| it.len())
     }
 }

@@ -14,7 +14,7 @@ use super::history::{Event, History, Told};
 use super::seed::Seed;
 
 /// Requests in flight.
-pub(crate) const PRODUCERS: usize = 64;
+pub const PRODUCERS: usize = 64;
 
 /// How long a producer leaves a server alone that is away or says no.
 const AWAY: Duration = Duration::from_millis(5);
@@ -23,23 +23,23 @@ const AWAY: Duration = Duration::from_millis(5);
 const PAUSE_MAX: u64 = 20;
 
 /// Producers at work.
-pub(crate) struct Load {
+pub struct Load {
     stop: Arc<AtomicBool>,
     producers: Vec<JoinHandle<()>>,
 }
 
 /// What producers share.
-pub(crate) struct Plan {
-    pub(crate) address: SocketAddr,
-    pub(crate) seed: Seed,
-    pub(crate) history: History,
+pub struct Plan {
+    pub address: SocketAddr,
+    pub seed: Seed,
+    pub history: History,
     next: AtomicU64,
     /// Repetitions that were recognised as such.
-    pub(crate) duplicates: AtomicU64,
+    pub duplicates: AtomicU64,
 }
 
 impl Plan {
-    pub(crate) fn new(address: SocketAddr, seed: u64) -> Arc<Self> {
+    pub fn new(address: SocketAddr, seed: u64) -> Arc<Self> {
         Arc::new(Self {
             address,
             seed: Seed::new(seed),
@@ -50,12 +50,12 @@ impl Plan {
     }
 
     /// The next event that nobody has sent.
-    pub(crate) fn event(&self) -> Event {
+    pub fn event(&self) -> Event {
         Event(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Sends these events as one request, and keeps the history.
-    pub(crate) fn send(&self, client: &mut Client, events: &[Event]) -> Result<Answer, Silence> {
+    pub fn send(&self, client: &mut Client, events: &[Event]) -> Result<Answer, Silence> {
         for event in events {
             self.history.intend(*event);
         }
@@ -72,7 +72,7 @@ impl Plan {
     }
 
     /// Sends an event and does not wait for what becomes of it.
-    pub(crate) fn send_and_leave(&self, event: Event) {
+    pub fn send_and_leave(&self, event: Event) {
         self.history.intend(event);
         let (headers, body) = single(event);
         Client::new(self.address).post_and_leave("/v1/events", &headers, &body);
@@ -94,7 +94,7 @@ impl Plan {
 }
 
 impl Load {
-    pub(crate) fn start(plan: &Arc<Plan>, producers: usize) -> Self {
+    pub fn start(plan: &Arc<Plan>, producers: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let producers = (0..producers).map(|_| {
             let (plan, stop) = (Arc::clone(plan), Arc::clone(&stop));
@@ -107,7 +107,7 @@ impl Load {
     }
 
     /// Ends the producers once they have their answers.
-    pub(crate) fn stop(mut self) {
+    pub fn stop(mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for producer in self.producers.drain(..) {
             producer.join().expect("a producer that did not fail");

@@ -4,15 +4,15 @@
 
 use std::time::Duration;
 
-use super::client::{Client, Silence};
-use super::history::{Bounds, Event, Told, judge_run};
-use super::kill::SMALL_SEGMENTS;
-use super::load::Plan;
-use super::native::{Action, SEGMENT_WAL, Shim};
-use super::power_cut::cut_power;
-use super::receiver::{Mood, Receiver};
-use super::server::Server;
-use super::volume::Volume;
+use wayhold_torture::black_box::client::{Client, Silence};
+use wayhold_torture::black_box::history::{Bounds, Event, Told, judge_run};
+use wayhold_torture::black_box::load::Plan;
+use wayhold_torture::black_box::native::{Action, SEGMENT_WAL, Shim};
+use wayhold_torture::black_box::receiver::{Mood, Receiver};
+use wayhold_torture::black_box::server::SMALL_SEGMENTS;
+use wayhold_torture::black_box::server::Server;
+use wayhold_torture::black_box::volume::Volume;
+use wayhold_torture::power_cut::cut_power;
 
 /// Syncs of segments' WALs that a start makes at most before it serves: those of the new segment, of the
 /// prepared one, and of the copied tail.

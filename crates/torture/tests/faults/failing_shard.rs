@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::client::{Answer, Client};
-use super::history::Event;
-use super::kill::SMALL_SEGMENTS;
-use super::native::{Action, Shim};
-use super::receiver::{Mood, Receiver};
-use super::server::Server;
+use wayhold_torture::black_box::client::{Answer, Client};
+use wayhold_torture::black_box::history::Event;
+use wayhold_torture::black_box::native::{Action, Shim};
+use wayhold_torture::black_box::receiver::{Mood, Receiver};
+use wayhold_torture::black_box::server::SMALL_SEGMENTS;
+use wayhold_torture::black_box::server::Server;
 
 /// The segments of the shard that fails, and everything that it has.
 const SEGMENTS: &str = "*/s1/[0-9]*.db-wal";

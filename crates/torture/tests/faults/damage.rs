@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::client::Client;
-use super::kill::SMALL_SEGMENTS;
-use super::load::Plan;
-use super::receiver::{Mood, Receiver};
-use super::server::Server;
+use wayhold_torture::black_box::client::Client;
+use wayhold_torture::black_box::load::Plan;
+use wayhold_torture::black_box::receiver::{Mood, Receiver};
+use wayhold_torture::black_box::server::SMALL_SEGMENTS;
+use wayhold_torture::black_box::server::Server;
 
 /// Bytes that are overwritten.
 const DAMAGE: usize = 4096;

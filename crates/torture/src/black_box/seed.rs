@@ -1,12 +1,13 @@
-//! Random numbers that a seed repeats, and how many rounds a test makes.
+//! Random numbers that a seed repeats, and how many rounds a test makes: `WAYHOLD_FAULTS_ROUNDS`, with random
+//! numbers from `WAYHOLD_FAULTS_SEED` on.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// SplitMix64. Shared by threads: the numbers are the same in every run, who gets which is not.
-pub(crate) struct Seed(AtomicU64);
+pub struct Seed(AtomicU64);
 
 impl Seed {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self(AtomicU64::new(seed))
     }
 
@@ -22,23 +23,23 @@ impl Seed {
     }
 
     /// A number below `end`.
-    pub(crate) fn below(&self, end: u64) -> u64 {
+    pub fn below(&self, end: u64) -> u64 {
         self.next() % end
     }
 
     /// True once in `times`, on average.
-    pub(crate) fn one_in(&self, times: u64) -> bool {
+    pub fn one_in(&self, times: u64) -> bool {
         self.below(times) == 0
     }
 }
 
 /// How many rounds to make: what the environment says, else the few that a change can wait for.
-pub(crate) fn rounds(short: u64) -> u64 {
+pub fn rounds(short: u64) -> u64 {
     number("WAYHOLD_FAULTS_ROUNDS").unwrap_or(short)
 }
 
 /// Where random numbers begin.
-pub(crate) fn first_seed() -> u64 {
+pub fn first_seed() -> u64 {
     number("WAYHOLD_FAULTS_SEED").unwrap_or(1)
 }
 
@@ -49,7 +50,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Runs one seeded episode; when it fails, says how to run it again.
-pub(crate) fn episode(test: &str, seed: u64, rounds: u64, run: impl FnOnce()) {
+pub fn episode(test: &str, seed: u64, rounds: u64, run: impl FnOnce()) {
     struct Replay<'a>(&'a str, u64, u64);
     impl Drop for Replay<'_> {
         fn drop(&mut self) {
@@ -57,7 +58,7 @@ pub(crate) fn episode(test: &str, seed: u64, rounds: u64, run: impl FnOnce()) {
                 let Self(test, seed, rounds) = self;
                 println!(
                     "again: WAYHOLD_FAULTS_SEED={seed} WAYHOLD_FAULTS_ROUNDS={rounds} \
-                     cargo test -p wayhold --test faults {test}"
+                     cargo test -p wayhold-torture --test faults {test}"
                 );
             }
         }

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::client::Client;
-use super::history::{Bounds, judge_run};
-use super::kill::SMALL_SEGMENTS;
-use super::load::{Load, PRODUCERS, Plan};
-use super::native::{Action, SEGMENT_WAL, Shim};
-use super::power_cut::cut_power;
-use super::receiver::{Mood, Receiver};
-use super::server::Server;
-use super::volume::{Volume, drop_caches};
+use wayhold_torture::black_box::client::Client;
+use wayhold_torture::black_box::history::{Bounds, judge_run};
+use wayhold_torture::black_box::load::{Load, PRODUCERS, Plan};
+use wayhold_torture::black_box::native::{Action, SEGMENT_WAL, Shim};
+use wayhold_torture::black_box::receiver::{Mood, Receiver};
+use wayhold_torture::black_box::server::SMALL_SEGMENTS;
+use wayhold_torture::black_box::server::Server;
+use wayhold_torture::black_box::volume::{Volume, drop_caches};
+use wayhold_torture::power_cut::cut_power;
 
 /// Segments that do not end by themselves during a test.
 const LARGE_SEGMENTS: &str = r#"

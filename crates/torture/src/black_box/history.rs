@@ -13,6 +13,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::client::{Answer, Client};
+use super::episode::invalid;
 use super::receiver::Receiver;
 use super::server::Server;
 
@@ -24,16 +25,16 @@ const KEYLESS: u64 = 8;
 
 /// An event by its number, from which everything else follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Event(pub(crate) u64);
+pub struct Event(pub u64);
 
 impl Event {
-    pub(crate) fn key(self) -> Option<u64> {
+    pub fn key(self) -> Option<u64> {
         let mixed = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         (!mixed.is_multiple_of(KEYLESS)).then_some(mixed / KEYLESS % KEYS)
     }
 
     /// JSON, up to 2 KiB, that differs from every other event's.
-    pub(crate) fn body(self) -> Vec<u8> {
+    pub fn body(self) -> Vec<u8> {
         let number = self.0;
         let length = usize::try_from(number.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 53).unwrap();
         let pad = char::from(b'a' + u8::try_from(number % 26).unwrap());
@@ -44,7 +45,7 @@ impl Event {
 
 /// What a client knows of an event it sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub enum Told {
     /// Acknowledged, with its place in the order of acceptance.
     Stored(u64),
     /// Definitely not stored.
@@ -55,25 +56,25 @@ pub(crate) enum Told {
 
 /// One arrival at a destination.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrival {
-    pub(crate) number: u64,
-    pub(crate) intact: bool,
+pub struct Arrival {
+    pub number: u64,
+    pub intact: bool,
     /// The destination said yes to it, so there is no reason to send it again.
-    pub(crate) confirmed: bool,
+    pub confirmed: bool,
     /// Bytes of the watched file when it arrived.
-    pub(crate) watched: u64,
+    pub watched: u64,
 }
 
 /// Everything that clients were told.
 #[derive(Default)]
-pub(crate) struct History {
+pub struct History {
     told: Mutex<BTreeMap<u64, Told>>,
     contradictions: Mutex<Vec<String>>,
 }
 
 impl History {
     /// Written before the request is sent.
-    pub(crate) fn intend(&self, event: Event) {
+    pub fn intend(&self, event: Event) {
         let mut told = self.told.lock().unwrap();
         // Sent again, an event that was acknowledged stays so.
         let now = told.entry(event.0).or_insert(Told::Unknown);
@@ -83,7 +84,7 @@ impl History {
     }
 
     /// Written after the answer; says what was learned.
-    pub(crate) fn answered(&self, events: &[Event], answer: &Answer) -> Told {
+    pub fn answered(&self, events: &[Event], answer: &Answer) -> Told {
         let receipts = answer.json();
         let mut last = Told::Unknown;
         for (index, event) in events.iter().enumerate() {
@@ -122,23 +123,23 @@ impl History {
         }
     }
 
-    pub(crate) fn contradict(&self, what: String) {
+    pub fn contradict(&self, what: String) {
         self.contradictions.lock().unwrap().push(what);
     }
 
-    pub(crate) fn told(&self, event: Event) -> Told {
+    pub fn told(&self, event: Event) -> Told {
         self.told.lock().unwrap()[&event.0]
     }
 
     /// How many events were acknowledged.
-    pub(crate) fn stored(&self) -> usize {
+    pub fn stored(&self) -> usize {
         let told = self.told.lock().unwrap();
         let stored = |told: &&Told| matches!(told, Told::Stored(_));
         told.values().filter(stored).count()
     }
 
     /// Those events.
-    pub(crate) fn acknowledged(&self) -> Vec<Event> {
+    pub fn acknowledged(&self) -> Vec<Event> {
         let told = self.told.lock().unwrap();
         let stored = told
             .iter()
@@ -147,21 +148,21 @@ impl History {
     }
 
     /// Events without a final answer.
-    pub(crate) fn open(&self) -> Vec<Event> {
+    pub fn open(&self) -> Vec<Event> {
         let told = self.told.lock().unwrap();
         let open = told.iter().filter(|(_, told)| **told == Told::Unknown);
         open.map(|(number, _)| Event(*number)).collect()
     }
 
     /// How many have no final answer.
-    pub(crate) fn unknown(&self) -> usize {
+    pub fn unknown(&self) -> usize {
         let told = self.told.lock().unwrap();
         told.values().filter(|told| **told == Told::Unknown).count()
     }
 
     /// Asks the server of each event that was left open: it is stored or it is not, and that must agree
     /// with what arrived.
-    pub(crate) fn resolve(&self, server: &Server) {
+    pub fn resolve(&self, server: &Server) {
         let mut client = Client::new(server.address);
         for (number, told) in &mut *self.told.lock().unwrap() {
             if *told == Told::Unknown {
@@ -190,14 +191,14 @@ fn sequence(position: &Value) -> u64 {
 
 /// What was found wrong at one destination, and how often it was sent what it had confirmed.
 #[derive(Debug, Default)]
-pub(crate) struct Judgement {
-    pub(crate) lost: Vec<u64>,
-    pub(crate) wrong: Vec<String>,
-    pub(crate) repeats: u64,
+pub struct Judgement {
+    pub lost: Vec<u64>,
+    pub wrong: Vec<String>,
+    pub repeats: u64,
 }
 
 /// Holds the arrivals at one destination against what clients were told.
-pub(crate) fn judge(told: &BTreeMap<u64, Told>, arrivals: &[Arrival]) -> Judgement {
+pub fn judge(told: &BTreeMap<u64, Told>, arrivals: &[Arrival]) -> Judgement {
     let mut judgement = Judgement::default();
     let mut confirmed: HashMap<u64, bool> = HashMap::new();
     let mut furthest: HashMap<u64, u64> = HashMap::new();
@@ -243,20 +244,20 @@ pub(crate) fn judge(told: &BTreeMap<u64, Told>, arrivals: &[Arrival]) -> Judgeme
 
 /// What a run must have reached, and may at most have cost.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub struct Bounds {
     /// Fewer acknowledged events make a run worthless.
-    pub(crate) stored_min: usize,
+    pub stored_min: usize,
     /// Unclean stops, each of which may repeat a window.
-    pub(crate) unclean_stops: u64,
+    pub unclean_stops: u64,
 }
 
 /// Most repeats after an unclean stop: what may be sent or settled without the settlement being synced
 /// (docs/operating.md, `repeats_possible`).
-pub(crate) const HOOK_REPEATS_MAX: u64 = 8 * 64;
-pub(crate) const ARCHIVE_REPEATS_MAX: u64 = 16_384;
+pub const HOOK_REPEATS_MAX: u64 = 8 * 64;
+pub const ARCHIVE_REPEATS_MAX: u64 = 16_384;
 
 /// Numbers of a run that was found sound.
-pub(crate) struct Account {
+pub struct Account {
     stored: usize,
     hook_repeats: u64,
     archive_repeats: u64,
@@ -278,7 +279,7 @@ impl std::fmt::Display for Account {
 
 /// Judges a run whose faults have stopped, with the server running: drains, settles what was left open,
 /// and fails the test with everything that is wrong.
-pub(crate) fn judge_run(
+pub fn judge_run(
     server: &mut Server,
     history: &History,
     receiver: &Receiver,
@@ -330,7 +331,9 @@ pub(crate) fn judge_run(
         ));
     }
     let floor = bounds.stored_min;
-    assert!(stored >= floor, "only {stored} of {floor} events stored");
+    if stored < floor {
+        invalid(&format!("only {stored} of {floor} events stored"));
+    }
     Account {
         stored,
         hook_repeats: repeats[0],
@@ -340,7 +343,7 @@ pub(crate) fn judge_run(
 
 /// What the file destination holds, in order, with the files that it renamed: full ones, and those that
 /// it set aside after a failed write or sync, of which the last line may be torn.
-pub(crate) fn archived(path: &Path) -> Vec<Arrival> {
+pub fn archived(path: &Path) -> Vec<Arrival> {
     let numbered = |number: u32| {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{number}"));

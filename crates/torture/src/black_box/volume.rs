@@ -6,8 +6,14 @@ use std::process::Command;
 
 use super::native::{compile, skip};
 
+/// Whether power can be cut here: says what is skipped where it cannot.
+pub fn can_cut_power(test: &str) -> bool {
+    let root = tempfile::tempdir().unwrap();
+    Volume::make(root.path(), 8, test).is_some()
+}
+
 /// A mounted image; unmounted when dropped, so whatever uses it must end before.
-pub(crate) struct Volume {
+pub struct Volume {
     image: PathBuf,
     mount: PathBuf,
     cut: PathBuf,
@@ -17,7 +23,7 @@ pub(crate) struct Volume {
 impl Volume {
     /// Makes and mounts an image of so many MiB under `root`; where that is impossible says what is
     /// skipped.
-    pub(crate) fn make(root: &Path, mebibytes: u64, test: &str) -> Option<Self> {
+    pub fn make(root: &Path, mebibytes: u64, test: &str) -> Option<Self> {
         let because = |why: &str| skip(&format!("{test} because {why}"));
         // Only root may mount, and only root's process directory belongs to root.
         if std::fs::metadata("/proc/self").map_or(1, |it| it.uid()) != 0 {
@@ -52,18 +58,18 @@ impl Volume {
     }
 
     /// Where it is mounted.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.mount
     }
 
     /// Power fails: what was not synced is gone.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         let cut = self.cut.to_str().unwrap();
         assert!(run(cut, &[self.mount.to_str().unwrap()]), "no power cut");
     }
 
     /// Power comes back; nothing may have files open.
-    pub(crate) fn mount_again(&mut self) {
+    pub fn mount_again(&mut self) {
         self.unmount();
         assert!(!self.mounted, "the volume is in use");
         assert!(self.try_mount(), "the volume does not mount again");
@@ -108,7 +114,7 @@ fn run(command: &str, arguments: &[&str]) -> bool {
 }
 
 /// Forgets cached pages that are clean: what is read next comes from the disk.
-pub(crate) fn drop_caches() {
+pub fn drop_caches() {
     // Not allowed in some containers; a power cut forgets them as well.
     drop(std::fs::write("/proc/sys/vm/drop_caches", "3"));
 }
