@@ -70,6 +70,10 @@ impl Opening<'_> {
         });
         // A failure ends what was opened without a trace: nothing of it ran, and no mark says otherwise.
         let recovering = open_all(surroundings)?;
+        for one in generations.iter().filter(|one| !one.made) {
+            let made = self.catalog.generation_is_made(one.generation);
+            made.map_err(|error| unusable(&self.dir.join("catalog.db"), error))?;
+        }
         let shards: Vec<_> = recovering
             .iter()
             .map(|one| Arc::clone(&one.shard))
@@ -86,8 +90,8 @@ impl Opening<'_> {
             .ok_or_else(|| unusable(&self.dir.join("catalog.db"), "it names no shards"))
     }
 
-    /// Makes what is missing, all before anything is written into any: where one is missing and another
-    /// was used, somebody took it away, and whatever it held with it.
+    /// Makes what is missing, all before anything is written into any: where one is missing of a generation
+    /// that was made and another was used, somebody took it away, and whatever it held with it.
     fn make_directories(
         &self,
         generations: &[GenerationRecord],
@@ -98,27 +102,28 @@ impl Opening<'_> {
             let shards = (0..one.shards).map(ShardId);
             directories.extend(shards.map(|id| {
                 let dir = parent.join(format!("s{}", id.0));
-                (Name(one.generation, id), dir)
+                (Name(one.generation, id), dir, one.made)
             }));
         }
         let mut missing = None;
         let mut is_used = false;
-        for (_, dir) in &directories {
+        for (_, dir, was_made) in &directories {
             match self.exists(dir)? {
                 true => is_used |= self.exists(&dir.join(MARK))?,
-                false => missing = missing.or(Some(dir)),
+                false => missing = missing.or(Some(dir).filter(|_| *was_made)),
             }
         }
         if let Some(missing) = missing.filter(|_| is_used) {
             return Err(unusable(missing, MISSING));
         }
-        for (_, dir) in &directories {
+        for (_, dir, _) in &directories {
             for path in dir.parent().into_iter().chain([dir.as_path()]) {
                 let made = self.disk.create_directory(path);
                 made.map_err(|error| unusable(path, error))?;
             }
         }
-        Ok(directories)
+        let directories = directories.into_iter();
+        Ok(directories.map(|(name, dir, _)| (name, dir)).collect())
     }
 
     fn exists(&self, path: &Path) -> Result<bool, OpenError> {

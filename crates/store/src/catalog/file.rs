@@ -10,10 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use thiserror::Error;
 use wayhold_model::shard_map::SHARDS_MAX;
-use wayhold_model::{Clock, Generation, Timestamp};
+use wayhold_model::{Clock, LaneId, Timestamp};
 
-use crate::catalog::{DestinationRecord, GenerationRecord, TokenRecord, destinations, tokens};
+use crate::catalog::{
+    DestinationRecord, GenerationRecord, TokenRecord, destinations, generations, tokens,
+};
 use crate::connection::{self, Access, ConnectionError, Fault, FreePages, Profile};
+use crate::delivery::LaneTotals;
 use crate::disk::Disk;
 use crate::format::Format;
 
@@ -23,7 +26,7 @@ const FILE: &str = "catalog.db";
 /// `WHca`. A step of `upgrades` also changes `SCHEMA`, which new files begin with.
 const FORMAT: Format = Format {
     application_id: 0x5748_6361,
-    upgrades: &[],
+    upgrades: &[generations::FROM_FORMAT_1],
 };
 
 /// The log is carried over into the file after this many changes, so that it stays small.
@@ -38,9 +41,6 @@ const PROFILE: Profile = Profile {
 const SCHEMA: &str = "
 CREATE TABLE identity(
     node_id TEXT NOT NULL, hash_seed INTEGER NOT NULL, token_key BLOB NOT NULL, created_at INTEGER NOT NULL
-) STRICT;
-CREATE TABLE generations(
-    generation INTEGER PRIMARY KEY, shards INTEGER NOT NULL, since INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE destinations(
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, incarnation INTEGER NOT NULL,
@@ -154,6 +154,7 @@ impl std::fmt::Debug for Catalog {
 #[derive(Debug, Default)]
 pub(super) struct View {
     pub(super) generations: Vec<GenerationRecord>,
+    pub(super) retired_totals: Vec<(LaneId, LaneTotals)>,
     pub(super) destinations: Vec<DestinationRecord>,
     pub(super) tokens: Vec<TokenRecord>,
     /// Counts changes, so that caches know when to look again.
@@ -204,7 +205,7 @@ impl Catalog {
             FORMAT.upgrade(&mut connection)?;
             if !has_shards {
                 let shards = shards.clamp(1, SHARDS_MAX);
-                connection.execute("UPDATE generations SET shards = ?", [shards])?;
+                connection.execute("UPDATE generations SET shards = ?, made = 0", [shards])?;
             }
             // What recovery took from the log may never have been synced; now it is.
             checkpoint(&connection)?;
@@ -240,11 +241,6 @@ impl Catalog {
     /// Secret key for hashing tokens; never leaves the process.
     pub fn token_key(&self) -> &[u8; 32] {
         &self.identity.token_key
-    }
-
-    /// The versions of the shard map, oldest first.
-    pub fn generations(&self) -> Vec<GenerationRecord> {
-        self.view().generations.clone()
     }
 
     /// Why no change is taken any more, for health; `None` when all is well.
@@ -412,6 +408,7 @@ fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlite::Result<(
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(SCHEMA)?;
+    transaction.execute_batch(generations::SCHEMA)?;
     transaction.execute(
         "INSERT INTO identity VALUES (?1, ?2, ?3, ?4)",
         params![
@@ -422,7 +419,7 @@ fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlite::Result<(
         ],
     )?;
     transaction.execute(
-        "INSERT INTO generations VALUES (1, 1, ?1)",
+        "INSERT INTO generations VALUES (1, 1, ?1, 0, NULL)",
         [now.as_micros().cast_signed()],
     )?;
     FORMAT.stamp(&transaction)?;
@@ -449,18 +446,9 @@ fn read_identity(connection: &Connection) -> rusqlite::Result<Identity> {
 }
 
 fn read_view(connection: &Connection, version: u64) -> rusqlite::Result<View> {
-    let generations = connection
-        .prepare("SELECT generation, shards, since FROM generations ORDER BY generation")?
-        .query_map([], |row| {
-            Ok(GenerationRecord {
-                generation: Generation(row.get(0)?),
-                shards: row.get(1)?,
-                since: timestamp(row.get(2)?),
-            })
-        })?
-        .collect::<Result<_, _>>()?;
     Ok(View {
-        generations,
+        generations: generations::read(connection)?,
+        retired_totals: generations::read_retired(connection)?,
         destinations: destinations::read(connection)?,
         tokens: tokens::read(connection)?,
         version,
@@ -526,6 +514,32 @@ mod tests {
         assert_eq!([1, 3, 0, u16::MAX, 3].map(count), [1, 3, 1, SHARDS_MAX, 3]);
         std::fs::create_dir(folder.path().join("g1")).unwrap();
         assert_eq!([1, 3, 4].map(count), [3, 3, 3]);
+    }
+
+    #[test]
+    fn a_catalogue_of_format_1_is_brought_to_this_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        std::fs::create_dir(folder.path().join("g1")).unwrap();
+        let mut old = connection::open(&path, Access::Create, PROFILE, None).unwrap();
+        initialise(&mut old, Timestamp::from_micros(5)).unwrap();
+        old.execute_batch(
+            "DROP TABLE generations; DROP TABLE retired_totals;
+             CREATE TABLE generations(
+                 generation INTEGER PRIMARY KEY, shards INTEGER NOT NULL, since INTEGER NOT NULL
+             ) STRICT;
+             INSERT INTO generations VALUES (1, 3, 5);
+             PRAGMA user_version = 1;",
+        )
+        .unwrap();
+        drop(old);
+        for _ in 0..2 {
+            let catalog = open(folder.path()).unwrap();
+            let [first] = catalog.generations()[..] else {
+                panic!("one generation");
+            };
+            assert_eq!((first.generation.0, first.shards, first.made), (1, 3, true));
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod record;
 mod audit;
 mod destinations;
 mod file;
+mod generations;
 mod tokens;
 
 pub use file::{Catalog, CatalogError};

@@ -62,8 +62,10 @@ pub struct GenerationRecord {
     pub generation: Generation,
     /// How many shards it has.
     pub shards: u16,
-    /// Since when it takes events.
+    /// When it was named; it takes events from shortly afterwards.
     pub since: Timestamp,
+    /// Whether all its files were made once: then one that is missing was taken away.
+    pub made: bool,
 }
 
 /// Who may act.
