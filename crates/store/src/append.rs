@@ -24,7 +24,7 @@ impl Store {
     /// Nothing was stored, but for `Partly`; each kind says what to do next.
     pub async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Receipt>, AppendError> {
         let inner = self.inner();
-        inner.ready()?;
+        inner.running()?;
         let seed = inner.catalog.hash_seed();
         let queued: Vec<Queued> = events.into_iter().map(|new| prepare(new, seed)).collect();
         let mut places = vec![Place::Fresh; queued.len()];
@@ -36,7 +36,10 @@ impl Store {
         let fresh = fresh(queued, &places);
         let stored = match fresh.is_empty() {
             true => Stored::Each(Vec::new()),
-            false => inner.store(fresh, reservations).await?,
+            false => {
+                inner.ready()?;
+                inner.store(fresh, reservations).await?
+            }
         };
         failpoint!("accept.stored");
         let receipts = receipts(&places, &stored);
@@ -50,6 +53,37 @@ impl Store {
                 cause: Box::new(cause),
             }),
         }
+    }
+}
+
+impl Store {
+    /// What was accepted before, for whoever may not store anything new: the first receipt of each event,
+    /// or `None` for one that is not known. Waits for those that are being stored.
+    ///
+    /// # Errors
+    /// As of `append`, as far as they concern identity.
+    pub async fn recall(&self, events: Vec<NewEvent>) -> Result<Vec<Option<Receipt>>, AppendError> {
+        let inner = self.inner();
+        inner.running()?;
+        let seed = inner.catalog.hash_seed();
+        let queued: Vec<Queued> = events.into_iter().map(|new| prepare(new, seed)).collect();
+        let mut places = vec![Place::Fresh; queued.len()];
+        let mut reservations = Reservations::new(&inner.window);
+        inner
+            .recognise(&queued, &mut places, &mut reservations)
+            .await?;
+        let mut known: Vec<Option<Receipt>> = Vec::with_capacity(places.len());
+        for place in places {
+            known.push(match place {
+                Place::Fresh => None,
+                Place::Known(position) => Some(Receipt {
+                    position,
+                    duplicate: true,
+                }),
+                Place::Repeats(earlier) => known.get(earlier).copied().flatten(),
+            });
+        }
+        Ok(known)
     }
 }
 
@@ -150,15 +184,23 @@ fn note_repeats(
 }
 
 impl Inner {
+    /// Whether requests are answered at all.
+    fn running(&self) -> Result<(), AppendError> {
+        match self.stopping.load(Ordering::Acquire) {
+            true => Err(AppendError::Stopping),
+            false => Ok(()),
+        }
+    }
+
     /// Whether any shard may take events; whether those that are needed can is asked when they are known.
     pub(crate) fn ready(&self) -> Result<(), AppendError> {
-        if self.stopping.load(Ordering::Acquire) {
-            return Err(AppendError::Stopping);
+        self.running()?;
+        match self.space.is_low() {
+            true => Err(AppendError::NoSpace {
+                retry_after: self.space.wait(),
+            }),
+            false => Ok(()),
         }
-        if self.space.is_low() {
-            return Err(AppendError::NoSpace);
-        }
-        Ok(())
     }
 
     /// Reserves the ids of a batch and notes the events that were accepted before. Ids are reserved in

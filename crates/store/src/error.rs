@@ -34,7 +34,10 @@ pub enum AppendError {
     Busy,
     /// Accepting would leave too little disk for what was accepted; send again later.
     #[error("the disk has too little free space")]
-    NoSpace,
+    NoSpace {
+        /// How long until there is room, as space came free lately.
+        retry_after: Duration,
+    },
     /// The shard cannot write at the moment and is being mended; send again later.
     #[error("the store cannot write: {reason}")]
     Unavailable {
@@ -62,7 +65,7 @@ impl AppendError {
             Self::Conflict { .. } | Self::ConflictInBatch { .. } => None,
             Self::Busy | Self::Stopping => Some(Duration::from_secs(1)),
             Self::Unavailable { .. } => Some(Duration::from_secs(2)),
-            Self::NoSpace => Some(Duration::from_secs(10)),
+            Self::NoSpace { retry_after } => Some(*retry_after),
             Self::Partly { cause, .. } => cause.retry_after(),
         }
     }

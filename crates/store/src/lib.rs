@@ -12,6 +12,7 @@
 #[macro_use]
 pub mod failpoint;
 
+pub mod backlog;
 pub mod delivery;
 pub mod error;
 pub mod figures;
@@ -40,6 +41,7 @@ pub mod progress;
 #[cfg(any(test, feature = "prefill"))]
 pub mod prefill;
 
+pub use backlog::{BacklogMeter, Backlogs, Pending};
 pub use catalog::{Catalog, CatalogError, DestinationRecord, RunState};
 pub use delivery::{
     AttemptRecord, DeadLetter, Delivery, DeliveryState, LaneTotals, NewEvent, Receipt, Resolution,

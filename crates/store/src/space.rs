@@ -2,12 +2,24 @@
 //! is, so that what was accepted can still be recorded as delivered.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
 use crate::disk::Disk;
+
+/// Accepting begins again with so many hundredths of `min_free` free: what an event takes must not stop
+/// it at once.
+const HIGH_MARK_PERCENT: u64 = 110;
+
+/// How long to wait where space does not come free at a rate that could be measured: who frees it by hand
+/// needs longer to do so.
+const WAIT_UNKNOWN: Duration = Duration::from_secs(10);
+
+/// Bounds of a measured wait: less than a second helps nobody, and space often comes free at once.
+const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Watches the volume of one data directory.
 #[derive(Debug)]
@@ -20,6 +32,8 @@ pub(crate) struct Space {
     /// Bytes that are kept only as long as nobody needs the room.
     yielding: AtomicU64,
     low: AtomicBool,
+    /// The least that was free since accepting stopped, and when that was.
+    lowest: Mutex<Option<(Instant, u64)>>,
     reserved: AtomicBool,
     /// Whether it was said that the reserve cannot be made.
     complained: AtomicBool,
@@ -41,6 +55,7 @@ impl Space {
             free: AtomicU64::new(u64::MAX),
             yielding: AtomicU64::new(0),
             low: AtomicBool::new(false),
+            lowest: Mutex::default(),
             reserved: AtomicBool::new(false),
             complained: AtomicBool::new(false),
         };
@@ -103,7 +118,9 @@ impl Space {
         };
         self.free.store(free, Ordering::Relaxed);
         let yielding = self.yielding.load(Ordering::Relaxed);
-        let low = free.saturating_add(yielding) < self.min_free;
+        let room = free.saturating_add(yielding);
+        let low = room < self.mark();
+        self.note(low.then_some(room));
         if self.low.swap(low, Ordering::Relaxed) != low {
             if low {
                 warn!(
@@ -118,6 +135,42 @@ impl Space {
         if !self.reserved.load(Ordering::Relaxed) && free >= self.enough_for_reserve() {
             self.make_reserve();
         }
+    }
+
+    /// How much must be free, or kept only as long as nobody needs it, for accepting to go on or to begin
+    /// again.
+    fn mark(&self) -> u64 {
+        match self.is_low() {
+            true => self
+                .min_free
+                .saturating_add(self.min_free / 100 * (HIGH_MARK_PERCENT - 100)),
+            false => self.min_free,
+        }
+    }
+
+    /// How long until accepting begins again, if space goes on to come free as it did since it was least.
+    pub(crate) fn wait(&self) -> Duration {
+        let lowest = *self.lowest.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = self
+            .free()
+            .saturating_add(self.yielding.load(Ordering::Relaxed));
+        let measured = lowest.and_then(|(since, least)| {
+            let freed = room.checked_sub(least).filter(|freed| *freed > 0)?;
+            let lacking = u128::from(self.mark().saturating_sub(room));
+            let millis = since.elapsed().as_millis() * lacking / u128::from(freed);
+            Some(Duration::from_millis(u64::try_from(millis).ok()?))
+        });
+        measured.map_or(WAIT_UNKNOWN, |wait| wait.clamp(WAIT.0, WAIT.1))
+    }
+
+    /// Notes how much room there is while accepting has stopped.
+    fn note(&self, room: Option<u64>) {
+        let mut lowest = self.lowest.lock().unwrap_or_else(PoisonError::into_inner);
+        *lowest = match (room, *lowest) {
+            (None, _) => None,
+            (Some(room), Some((since, least))) if room >= least => Some((since, least)),
+            (Some(room), _) => Some((Instant::now(), room)),
+        };
     }
 
     /// The reserve counts twice: what was just given up must not be taken back at once from those it was
@@ -264,6 +317,40 @@ mod tests {
         space.give_back(50);
         volume.room.store(131, Ordering::Relaxed);
         space.check();
+        assert!(space.is_low());
+    }
+
+    #[test]
+    fn accepting_begins_again_above_where_it_stopped_and_says_when() {
+        let volume = Arc::new(Volume::default());
+        volume.room.store(2_000, Ordering::Relaxed);
+        let space = open(&volume, 1_000);
+        for (free, is_low) in [
+            (1_000, false),
+            (999, true),
+            (1_000, true),
+            (1_099, true),
+            (1_100, false),
+            (1_000, false),
+            (999, true),
+        ] {
+            volume.room.store(free + 32, Ordering::Relaxed);
+            space.check();
+            assert_eq!(space.is_low(), is_low, "{free}");
+        }
+        assert_eq!(space.wait(), WAIT_UNKNOWN, "nothing came free yet");
+        let waits: Vec<Duration> = [1_001, 1_099]
+            .into_iter()
+            .map(|free| {
+                std::thread::sleep(Duration::from_millis(20));
+                volume.room.store(free + 32, Ordering::Relaxed);
+                space.check();
+                space.wait()
+            })
+            .collect();
+        assert!(waits[0] >= waits[1], "{waits:?}");
+        assert_eq!(waits[1], WAIT.0, "next to nothing is lacking");
+        space.exhausted();
         assert!(space.is_low());
     }
 

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use wayhold_model::{Clock, DestinationId, LaneId, Position, hash};
 
+use crate::backlog::BacklogMeter;
 use crate::catalog::{Catalog, CatalogError};
 use crate::delivery::{DeliveryState, LaneTotals};
 use crate::disk::{Disk, SystemDisk};
@@ -236,6 +237,11 @@ impl Store {
         shards
             .map(|shard| shard.totals(lane, destination))
             .fold(LaneTotals::default(), LaneTotals::plus)
+    }
+
+    /// What measures how much is pending, for limits on it.
+    pub fn backlog_meter(&self) -> BacklogMeter {
+        BacklogMeter::new(self.clone())
     }
 
     /// Destinations, tokens, audit trail, node.

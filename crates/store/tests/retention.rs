@@ -213,7 +213,7 @@ async fn what_is_kept_gives_way_to_new_events_before_any_is_refused() {
     eventually("nothing is kept", || store.figures().segments_retained == 0);
     eventually("it is refused", || store.health().unavailable.is_some());
     let refused = store.append(vec![event("2000", "", "x", &to)]).await;
-    assert!(matches!(refused, Err(AppendError::NoSpace)));
+    assert!(matches!(refused, Err(AppendError::NoSpace { .. })));
     assert_accounts(&store, &to, 80);
     store.stop();
 }

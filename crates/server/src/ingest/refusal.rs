@@ -170,7 +170,7 @@ impl Refusal {
                 Self::ConflictInBatch { first }.at(index)
             }
             AppendError::Busy => Self::Busy { retry_after }.into(),
-            AppendError::NoSpace => Self::NoSpace { retry_after }.into(),
+            AppendError::NoSpace { .. } => Self::NoSpace { retry_after }.into(),
             AppendError::Unavailable { reason } => Self::Unavailable {
                 reason,
                 retry_after,

@@ -295,7 +295,12 @@ async fn a_batch_that_is_stored_in_part_is_answered_with_its_receipts() {
             AppendError::Unavailable { reason: "x".into() },
             "unavailable",
         ),
-        (AppendError::NoSpace, "no-space"),
+        (
+            AppendError::NoSpace {
+                retry_after: std::time::Duration::from_secs(9),
+            },
+            "no-space",
+        ),
         (AppendError::Stopping, "stopping"),
     ] {
         let error = AppendError::Partly {

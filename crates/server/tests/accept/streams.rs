@@ -177,7 +177,13 @@ async fn once_there_is_no_room_nothing_overtakes_what_must_be_sent_again() {
     use wayhold_store::AppendError;
     for (error, status, problem) in [
         (AppendError::Busy, 429, "busy"),
-        (AppendError::NoSpace, 503, "no-space"),
+        (
+            AppendError::NoSpace {
+                retry_after: std::time::Duration::from_secs(9),
+            },
+            503,
+            "no-space",
+        ),
         (
             AppendError::Unavailable { reason: "x".into() },
             503,

@@ -220,7 +220,8 @@ impl Writer {
             }
             Err((Fault::NoSpace, _)) => {
                 self.shard.space.exhausted();
-                Self::refuse(group, &AppendError::NoSpace);
+                let retry_after = self.shard.space.wait();
+                Self::refuse(group, &AppendError::NoSpace { retry_after });
             }
             Err((_, failure)) => {
                 let reason = format!(
