@@ -14,6 +14,9 @@ pub struct NewEvent {
     /// Whether the producer gave the id. An id that was made here is new by construction: its event is
     /// never a duplicate, nor is another one of that id a duplicate of it.
     pub identified: bool,
+    /// Of its destinations those that are over their limit: their deliveries are set aside as dead letters
+    /// of class `backlog_limit` once the event is stored. Nearly always `None`.
+    pub set_aside: Option<Arc<DestinationSet>>,
 }
 
 /// Durable acceptance of one event.
@@ -62,16 +65,50 @@ pub enum Resolution {
     Expired,
 }
 
+/// Why a delivery became a dead letter without an attempt that failed for good. Such a letter refers to its
+/// event, which stays where it was stored until the letter is redriven or discarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetAside {
+    /// Its destination was over its limit when the event was accepted.
+    BacklogLimit,
+    /// Its destination was retired with its pending deliveries set aside.
+    Retired,
+}
+
+impl SetAside {
+    /// Name of the class on disk and in answers.
+    pub fn class(self) -> &'static str {
+        match self {
+            Self::BacklogLimit => "backlog_limit",
+            Self::Retired => "retired",
+        }
+    }
+
+    /// One sentence for a person.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::BacklogLimit => "the destination was over its limit when the event was accepted",
+            Self::Retired => "the destination was retired",
+        }
+    }
+
+    pub(crate) fn from_class(class: &str) -> Option<Self> {
+        [Self::BacklogLimit, Self::Retired]
+            .into_iter()
+            .find(|why| why.class() == class)
+    }
+}
+
 /// A delivery that was given up.
 #[derive(Clone, Debug)]
 pub struct DeadLetter {
     /// Its number: counts up, never reused.
     pub id: u64,
-    /// The event, from the letter's own copy.
+    /// The event, from the letter's own copy or from where it was stored.
     pub event: Arc<StoredEvent>,
     /// The destination that did not get it.
     pub destination: wayhold_model::DestinationId,
-    /// Class of the failure; the outcome's name until classes come.
+    /// Class of the failure; the last attempt's outcome, or why it was set aside.
     pub class: String,
     /// What the receiver answered, where it gave a number.
     pub status: Option<i32>,
@@ -83,6 +120,8 @@ pub struct DeadLetter {
     pub at: Timestamp,
     /// Whether a redrive is under way: then it counts as pending.
     pub redriving: bool,
+    /// Whether it refers to its event and has no copy.
+    pub referred: bool,
 }
 
 /// Where one delivery of an event stands.

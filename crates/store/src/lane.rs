@@ -334,7 +334,8 @@ impl LaneHandle {
     pub fn redriving(&self) -> Result<Vec<DeadLetter>, LetterError> {
         let mut letters = Vec::new();
         for shard in self.shards.all() {
-            letters.extend(shard.progress.redriving(self.id)?);
+            let event = |position: Position| shard.event(position.sequence.0).ok()?;
+            letters.extend(shard.progress.redriving(self.id, &event)?);
         }
         letters.sort_unstable_by_key(|letter| letter.id);
         Ok(letters)

@@ -25,6 +25,7 @@ mod append;
 mod known;
 mod opening;
 mod queue;
+mod retire;
 mod shard;
 mod shards;
 mod space;
@@ -45,10 +46,12 @@ pub use backlog::{BacklogMeter, Backlogs, Pending};
 pub use catalog::{Catalog, CatalogError, DestinationRecord, RunState};
 pub use delivery::{
     AttemptRecord, DeadLetter, Delivery, DeliveryState, LaneTotals, NewEvent, Receipt, Resolution,
+    SetAside,
 };
 pub use error::{AppendError, OpenError, ReadError};
 pub use figures::{Figures, Found, Health, Recovery};
 pub use lane::{Lane, LaneHandle};
 pub use options::Options;
-pub use progress::{DeadLetters, LetterError, NotDurable};
+pub use progress::{DeadLetters, LetterError, LetterSelection, NotDurable};
+pub use retire::{PendingFate, RetireError, Retired};
 pub use store::{CatalogAlone, Store};

@@ -253,6 +253,7 @@ mod tests {
             event: Arc::new(event),
             destinations: Arc::new(DestinationSet::new([])),
             identified: true,
+            set_aside: None,
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()

@@ -247,6 +247,7 @@ mod tests {
                 event: Arc::new(event),
                 destinations: Arc::new(DestinationSet::new([])),
                 identified: true,
+                set_aside: None,
             },
         }
     }

@@ -17,7 +17,7 @@ use crate::figures::{Figures, Found, Health, Recovery};
 use crate::lane::Lane;
 use crate::opening::{Opened, Opening, lock_directory};
 use crate::options::Options;
-use crate::progress::{DeadLetters, LetterError};
+use crate::progress::{DeadLetters, EventSource, LetterError};
 use crate::queue::Queue;
 use crate::shard::core::Bells;
 use crate::shard::open::Threads;
@@ -144,6 +144,7 @@ impl Store {
             dead_letters: DeadLetters::new(
                 shards.all().map(|shard| shard.progress.clone()),
                 Arc::clone(&catalog),
+                events_of(Arc::clone(&shards)),
             ),
             shards,
             queues,
@@ -362,6 +363,11 @@ impl Drop for Inner {
             threads.let_go();
         }
     }
+}
+
+/// Reads events for the letters that refer to them.
+fn events_of(shards: Arc<Shards>) -> Arc<EventSource> {
+    Arc::new(move |position| shards.of(position)?.event(position.sequence.0).ok()?)
 }
 
 fn catalog_error(dir: &Path, error: CatalogError) -> OpenError {

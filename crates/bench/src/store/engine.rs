@@ -105,6 +105,7 @@ impl Events {
             event: Arc::new(event),
             destinations: Arc::clone(&self.destinations),
             identified: true,
+            set_aside: None,
         })
     }
 }

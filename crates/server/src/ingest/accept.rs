@@ -430,6 +430,7 @@ impl Admitted {
             event: Arc::clone(&self.event),
             destinations: Arc::clone(self.destinations.as_ref()?),
             identified: self.identified,
+            set_aside: None,
         })
     }
 }

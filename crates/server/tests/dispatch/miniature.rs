@@ -127,6 +127,7 @@ impl Server {
             ),
             destinations: Arc::clone(&destinations),
             identified: true,
+            set_aside: None,
         };
         let receipts = self
             .store

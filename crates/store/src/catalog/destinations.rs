@@ -95,6 +95,28 @@ impl Catalog {
             what: "destination",
         })
     }
+
+    /// Records that everything a retired destination was owed was ended, with who and how much.
+    ///
+    /// # Errors
+    /// When the change could not be recorded.
+    pub(crate) fn note_ended(
+        &self,
+        id: DestinationId,
+        by: &str,
+        reason: &str,
+    ) -> Result<DestinationRecord, CatalogError> {
+        let not_found = CatalogError::NotFound {
+            what: "destination",
+        };
+        let Some(record) = self.destination(id) else {
+            return Err(not_found);
+        };
+        self.change(|change| {
+            set_state(change, &record, RunState::Retired, Some(by), Some(reason))
+        })?;
+        self.destination(id).ok_or(not_found)
+    }
 }
 
 fn add(change: &Change<'_>, name: &str) -> Result<(), ChangeError> {

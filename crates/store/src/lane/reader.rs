@@ -19,7 +19,7 @@ pub(super) struct ShardReader {
     destination: DestinationId,
     cursor: u64,
     /// At or below it deliveries may have been tried or resolved before this lane was opened; above it
-    /// everything read is new, and progress need not be asked.
+    /// everything read is new, and progress need not be asked unless something was set aside meanwhile.
     known_until: u64,
     /// The index file that is being walked, kept loaded between reads.
     walked: Option<SharedIndex>,
@@ -80,6 +80,8 @@ impl ShardReader {
             let newest = self.shard.newest.load(Ordering::Acquire);
             let next = self.shard.segments().into_iter().find_map(|segment| {
                 let (_, last) = segment.span()?;
+                // What is newer is not shown yet: some of it may still be set aside.
+                let last = last.min(newest);
                 (last > self.cursor).then_some((segment, last))
             });
             let Some((segment, last)) = next else {
@@ -113,6 +115,7 @@ impl ShardReader {
         let mut sequences = segment
             .lane_after(shard.disk.as_ref(), self.destination, self.cursor, max)
             .map_err(|error| unreadable(&shard, segment, &error))?;
+        sequences.retain(|sequence| *sequence <= last);
         let Some(&reached) = sequences.last() else {
             self.cursor = self.cursor.max(last);
             return Ok(Vec::new());
@@ -140,9 +143,13 @@ impl ShardReader {
             attempts: 0,
             retry_at: None,
         };
+        let known_until = u64::max(
+            self.known_until,
+            self.shard.set_aside_until.load(Ordering::Acquire),
+        );
         if events
             .first()
-            .is_none_or(|event| event.position.sequence.0 > self.known_until)
+            .is_none_or(|event| event.position.sequence.0 > known_until)
         {
             return events.into_iter().map(fresh).collect();
         }

@@ -1,12 +1,15 @@
 //! What a new state file takes over from an old one that cannot be written, or not be trusted, any more:
 //! histories of retries and dead letters, which memory does not hold.
 
-use rusqlite::types::ToSqlOutput;
+use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Row, Transaction};
 use wayhold_model::{LaneId, Sequence};
 
 /// Columns of `dead_letters`.
-const LETTER_COLUMNS: usize = 21;
+const LETTER_COLUMNS: usize = 23;
+
+/// The column that says whether a letter refers to its event; files of format 1 have none.
+const REFERRED: usize = 21;
 
 /// Columns of `retries`.
 const RETRY_COLUMNS: usize = 5;
@@ -14,10 +17,18 @@ const RETRY_COLUMNS: usize = 5;
 /// Dead letters that were carried into a new file.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
-    /// Lane, sequence and whether under redrive.
-    pub(super) letters: Vec<(LaneId, Sequence, bool)>,
+    pub(super) letters: Vec<CarriedLetter>,
     /// Whether the old file could be read to its end.
     pub(super) whole: bool,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CarriedLetter {
+    pub(super) lane: LaneId,
+    pub(super) sequence: Sequence,
+    pub(super) redriving: bool,
+    pub(super) referred: bool,
 }
 
 /// Copies retries and dead letters into a new file, as far as they can be read. Errors are those of the
@@ -40,10 +51,13 @@ pub(super) fn carry(old: &Connection, new: &Transaction<'_>) -> rusqlite::Result
             &format!("SELECT * FROM dead_letters ORDER BY id {order}"),
             |row| {
                 for column in 0..LETTER_COLUMNS {
-                    copy.raw_bind_parameter(
-                        column + 1,
-                        ToSqlOutput::Borrowed(row.get_ref(column)?),
-                    )?;
+                    // What an older format does not have.
+                    let absent = ValueRef::Integer(0);
+                    let value = match column < row.as_ref().column_count() {
+                        true => row.get_ref(column)?,
+                        false => absent,
+                    };
+                    copy.raw_bind_parameter(column + 1, ToSqlOutput::Borrowed(value))?;
                 }
                 match copy.raw_execute() {
                     // Met from the other side.
@@ -52,11 +66,12 @@ pub(super) fn carry(old: &Connection, new: &Transaction<'_>) -> rusqlite::Result
                     Err(error) if is_unfit(&error) => return Ok(true),
                     Err(error) => return Err(error),
                 }
-                carried.letters.push((
-                    LaneId(row.get(1)?),
-                    Sequence(row.get::<_, i64>(3)?.cast_unsigned()),
-                    row.get(4)?,
-                ));
+                carried.letters.push(CarriedLetter {
+                    lane: LaneId(row.get(1)?),
+                    sequence: Sequence(row.get::<_, i64>(3)?.cast_unsigned()),
+                    redriving: row.get(4)?,
+                    referred: row.as_ref().column_count() > REFERRED && row.get(REFERRED)?,
+                });
                 Ok(true)
             },
         )?;

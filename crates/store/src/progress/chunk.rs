@@ -1,4 +1,5 @@
-//! A chunk: 4,096 consecutive sequences of a lane, one bit each, set when the delivery is resolved.
+//! A chunk: 4,096 consecutive sequences of a lane, one bit each, set when the delivery is resolved (or, in
+//! the other set of chunks that a lane has, when a dead letter refers to its event).
 
 use std::collections::BTreeSet;
 
@@ -41,6 +42,22 @@ impl Chunk {
         let is_new = *word & mask == 0;
         *word |= mask;
         is_new
+    }
+
+    /// Unmarks a sequence of this chunk; whether it was marked.
+    pub(super) fn clear(&mut self, sequence: u64) -> bool {
+        let (word, mask) = place(sequence);
+        let Some(word) = self.0.get_mut(word) else {
+            return false;
+        };
+        let was_set = *word & mask != 0;
+        *word &= !mask;
+        was_set
+    }
+
+    /// Whether nothing of this chunk is marked.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
     }
 
     /// Whether a sequence of this chunk is resolved.
@@ -139,6 +156,8 @@ mod tests {
             assert!(!chunk.contains(sequence));
             assert!(chunk.set(sequence));
             assert!(!chunk.set(sequence));
+            assert!(chunk.clear(sequence) && !chunk.clear(sequence) && chunk.is_empty());
+            assert!(chunk.set(sequence) && !chunk.is_empty());
             assert!(chunk.contains(sequence));
             let bytes = chunk.to_bytes();
             let within = usize::try_from(sequence % 4096).unwrap();

@@ -5,18 +5,17 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, params};
 use thiserror::Error;
-use wayhold_model::event::EventParts;
-use wayhold_model::{
-    DestinationId, DestinationSet, Event, LaneId, Position, Sequence, StoredEvent, Timestamp, hash,
-};
+use wayhold_model::{DestinationId, Position, StoredEvent};
 
 use crate::catalog::{Catalog, CatalogError};
-use crate::delivery::{AttemptRecord, DeadLetter};
-use crate::progress::attempts;
+use crate::delivery::DeadLetter;
 use crate::progress::handle::Progress;
-use crate::progress::letter::NewLetter;
+use crate::progress::letter_rows::{LetterRow, read};
+
+/// Letters that an action on many takes at once: one transaction, and no more than that in memory.
+const LETTERS_PER_STEP: usize = 4_096;
 
 /// Why a dead letter was not shown or changed.
 #[derive(Debug, Error)]
@@ -51,20 +50,45 @@ pub enum LetterError {
 }
 
 /// The dead letters of a store; a cheap handle. All methods block.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct DeadLetters {
     /// Progress of every shard; all number their letters together.
     shards: Arc<[Progress]>,
     catalog: Arc<Catalog>,
+    /// Gives the events that letters refer to.
+    events: Arc<EventSource>,
     /// Operators' actions one after the other, so that what was checked still holds when it is done.
     actions: Arc<Mutex<()>>,
 }
 
+/// Reads the event at a position.
+pub(crate) type EventSource = dyn Fn(Position) -> Option<Arc<StoredEvent>> + Send + Sync;
+
+/// Dead letters of one destination that an operator acts on together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LetterSelection {
+    /// Whose.
+    pub destination: DestinationId,
+    /// Only those of this class.
+    pub class: Option<String>,
+}
+
+impl std::fmt::Debug for DeadLetters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeadLetters").finish_non_exhaustive()
+    }
+}
+
 impl DeadLetters {
-    pub(crate) fn new(shards: impl IntoIterator<Item = Progress>, catalog: Arc<Catalog>) -> Self {
+    pub(crate) fn new(
+        shards: impl IntoIterator<Item = Progress>,
+        catalog: Arc<Catalog>,
+        events: Arc<EventSource>,
+    ) -> Self {
         Self {
             shards: shards.into_iter().collect(),
             catalog,
+            events,
             actions: Arc::default(),
         }
     }
@@ -80,18 +104,43 @@ impl DeadLetters {
         after: Option<u64>,
         max: usize,
     ) -> Result<Vec<DeadLetter>, LetterError> {
+        self.list_wanted(destination, Content::Any, after, max)
+    }
+
+    /// The same without letters that refer to their events: those do not hold their keys.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub fn list_copies(
+        &self,
+        destination: DestinationId,
+        after: Option<u64>,
+        max: usize,
+    ) -> Result<Vec<DeadLetter>, LetterError> {
+        self.list_wanted(Some(destination), Content::Copy, after, max)
+    }
+
+    fn list_wanted(
+        &self,
+        destination: Option<DestinationId>,
+        content: Content,
+        after: Option<u64>,
+        max: usize,
+    ) -> Result<Vec<DeadLetter>, LetterError> {
         // Only numbers that were given before the first shard is read: a letter that came about while
         // the others are read might be shown before an earlier one of another shard, which whoever goes
         // on after it would never see.
         let below = self.shards.first().map_or(0, Progress::next_letter);
         let wanted = Wanted {
             destination,
+            class: None,
+            content,
             below,
             max,
         };
         let mut letters = Vec::new();
         for shard in &*self.shards {
-            letters.extend(shard.list_letters(wanted, after)?);
+            letters.extend(shard.list_letters(&wanted, after, &*self.events)?);
         }
         letters.sort_unstable_by_key(|letter| letter.id);
         letters.truncate(max);
@@ -121,7 +170,7 @@ impl DeadLetters {
     /// `NotFound`, `Damaged` or `Unavailable`.
     pub fn get(&self, id: u64) -> Result<DeadLetter, LetterError> {
         let (_, row) = self.row(id)?;
-        row.letter.ok_or(LetterError::Damaged { id })
+        row.whole(&*self.events).ok_or(LetterError::Damaged { id })
     }
 
     /// Starts sending a dead letter again: from now on it counts as pending. Durable when it returns;
@@ -132,11 +181,13 @@ impl DeadLetters {
     pub fn redrive(&self, id: u64, by: &str) -> Result<DeadLetter, LetterError> {
         let _one_at_a_time = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
         let (shard, row) = self.idle(id)?;
-        let letter = row.letter.ok_or(LetterError::Damaged { id })?;
+        let place = row.place;
+        let letter = row.whole(&*self.events);
+        let letter = letter.ok_or(LetterError::Damaged { id })?;
         self.catalog
             .audit(by, "dead_letter.redriven", &id.to_string(), None)?;
         failpoint!("redrive.audited");
-        if !shard.change(|memory| memory.redrive(id, row.lane)) {
+        if !shard.change(|memory| memory.redrive(id, place)) {
             return Err(LetterError::Redriving { id });
         }
         failpoint!("redrive.before-durable");
@@ -158,10 +209,101 @@ impl DeadLetters {
         self.catalog
             .audit(by, "dead_letter.discarded", &id.to_string(), Some(reason))?;
         failpoint!("discard.audited");
-        if !shard.change(|memory| memory.discard(id, row.lane)) {
+        if !shard.change(|memory| memory.discard(id, row.place)) {
             return Err(LetterError::Redriving { id });
         }
         shard.require_durable()
+    }
+
+    /// Makes the deliveries of all letters that refer to their events pending again, as if they had never
+    /// been tried; how many. Letters with a copy, and those under redrive, stay. Durable when it returns; a
+    /// crash in between leaves some of them letters, and doing it again takes the rest. Reading the lane
+    /// from its beginning is the caller's part.
+    ///
+    /// # Errors
+    /// `Audit`, and nothing was done; `Unavailable`, and some may be pending.
+    pub fn revive(&self, which: &LetterSelection, by: &str) -> Result<u64, LetterError> {
+        let _one_at_a_time = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
+        self.audit_many(by, "dead_letters.redriven", which, None)?;
+        self.each_step(which, Content::Reference, |shard, rows| {
+            shard.change(|memory| {
+                let revived = rows.iter().filter(|row| {
+                    let sequence = row.place.referred;
+                    sequence.is_some_and(|sequence| memory.revive(row.id, row.place.lane, sequence))
+                });
+                revived.count() as u64
+            })
+        })
+    }
+
+    /// Ends letters for good; how many. Those under redrive stay. Durable when it returns; a crash in
+    /// between leaves some, and doing it again takes the rest.
+    ///
+    /// # Errors
+    /// `Audit`, and nothing was done; `Unavailable`, and some may be discarded.
+    pub fn discard_all(
+        &self,
+        which: &LetterSelection,
+        by: &str,
+        reason: &str,
+    ) -> Result<u64, LetterError> {
+        let _one_at_a_time = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
+        self.audit_many(by, "dead_letters.discarded", which, Some(reason))?;
+        self.each_step(which, Content::Any, |shard, rows| {
+            shard.change(|memory| {
+                let discarded = rows.iter().filter(|row| memory.discard(row.id, row.place));
+                discarded.count() as u64
+            })
+        })
+    }
+
+    fn audit_many(
+        &self,
+        by: &str,
+        action: &str,
+        which: &LetterSelection,
+        reason: Option<&str>,
+    ) -> Result<(), LetterError> {
+        let record = self.catalog.destination(which.destination);
+        let name = record.map_or_else(String::new, |record| record.name);
+        let class = which.class.as_deref().unwrap_or("every class");
+        let reason = match reason {
+            Some(reason) => format!("{class}: {reason}"),
+            None => class.to_owned(),
+        };
+        self.catalog.audit(by, action, &name, Some(&reason))?;
+        Ok(())
+    }
+
+    /// Acts on letters a few at a time, each step durable before the next.
+    fn each_step(
+        &self,
+        which: &LetterSelection,
+        content: Content,
+        act: impl Fn(&Progress, &[LetterRow]) -> u64,
+    ) -> Result<u64, LetterError> {
+        let wanted = Wanted {
+            destination: Some(which.destination),
+            class: which.class.clone(),
+            content,
+            // What becomes a letter meanwhile is left for the next time.
+            below: self.shards.first().map_or(0, Progress::next_letter),
+            max: LETTERS_PER_STEP,
+        };
+        let mut done = 0;
+        for shard in &*self.shards {
+            // Earlier actions must be in the file, since that is where letters are looked at.
+            shard.require_durable()?;
+            let mut after = None;
+            loop {
+                let rows = shard.letters_after(&wanted, after)?;
+                let Some(last) = rows.last() else { break };
+                after = Some(last.id);
+                done += act(shard, &rows);
+                shard.require_durable()?;
+            }
+        }
+        Ok(done)
     }
 
     /// A letter that is not under redrive, and the shard that has it.
@@ -192,10 +334,19 @@ impl DeadLetters {
     }
 }
 
-/// Which letters to list.
-#[derive(Clone, Copy)]
+/// What the letters that are wanted keep of their events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    Any,
+    Copy,
+    Reference,
+}
+
+/// Which letters to read.
 struct Wanted {
     destination: Option<DestinationId>,
+    class: Option<String>,
+    content: Content,
     below: u64,
     max: usize,
 }
@@ -204,8 +355,9 @@ impl Progress {
     /// The first `max` sound letters of this shard above `after`.
     fn list_letters(
         &self,
-        wanted: Wanted,
+        wanted: &Wanted,
         mut after: Option<u64>,
+        events: &EventSource,
     ) -> Result<Vec<DeadLetter>, LetterError> {
         let mut letters = Vec::new();
         loop {
@@ -214,7 +366,7 @@ impl Progress {
             // last.
             let is_last = rows.len() < wanted.max;
             after = rows.last().map(|row| row.id).or(after);
-            letters.extend(self.undamaged(rows));
+            letters.extend(self.undamaged(rows, events));
             if is_last || letters.len() >= wanted.max {
                 return Ok(letters);
             }
@@ -223,22 +375,30 @@ impl Progress {
 
     fn letters_after(
         &self,
-        wanted: Wanted,
+        wanted: &Wanted,
         after: Option<u64>,
     ) -> Result<Vec<LetterRow>, LetterError> {
         let context = self.letter_context();
+        let referred = match wanted.content {
+            Content::Any => None,
+            Content::Copy => Some(false),
+            Content::Reference => Some(true),
+        };
         self.read_letters(|connection| {
             connection
                 .prepare_cached(
                     "SELECT * FROM dead_letters WHERE id > ?1 AND id < ?2
-                     AND (?3 IS NULL OR destination = ?3) ORDER BY id LIMIT ?4",
+                     AND (?3 IS NULL OR destination = ?3) AND (?5 IS NULL OR class = ?5)
+                     AND (?6 IS NULL OR referred = ?6) ORDER BY id LIMIT ?4",
                 )?
                 .query_map(
                     params![
                         after.map_or(-1, u64::cast_signed),
                         wanted.below.cast_signed(),
                         wanted.destination.map(|id| id.0),
-                        i64::try_from(wanted.max).unwrap_or(i64::MAX)
+                        i64::try_from(wanted.max).unwrap_or(i64::MAX),
+                        wanted.class,
+                        referred,
                     ],
                     |row| read(row, context),
                 )?
@@ -279,288 +439,4 @@ impl Progress {
             }
         })
     }
-}
-
-/// What a row needs besides itself to become an event again.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LetterContext {
-    /// Generation and shard; the sequence is the row's.
-    pub(super) place: Position,
-    pub(super) hash_seed: u64,
-}
-
-/// A row of `dead_letters`.
-#[derive(Debug)]
-pub(super) struct LetterRow {
-    pub(super) id: u64,
-    lane: LaneId,
-    pub(super) redriving: bool,
-    /// `None` where the copy of the event is damaged.
-    pub(super) letter: Option<DeadLetter>,
-}
-
-/// The letters of a lane that are under redrive, oldest first.
-pub(super) fn read_redriving(
-    connection: &Connection,
-    lane: LaneId,
-    context: LetterContext,
-) -> rusqlite::Result<Vec<LetterRow>> {
-    connection
-        .prepare_cached("SELECT * FROM dead_letters WHERE redriving = 1 AND lane = ? ORDER BY id")?
-        .query_map([lane.0], |row| read(row, context))?
-        .collect()
-}
-
-/// Number of the letter of one delivery and whether it is under redrive.
-pub(super) fn find(
-    connection: &Connection,
-    lane: LaneId,
-    sequence: Sequence,
-) -> rusqlite::Result<Option<(u64, bool)>> {
-    connection
-        .prepare_cached("SELECT id, redriving FROM dead_letters WHERE lane = ? AND sequence = ?")?
-        .query_row(params![lane.0, sequence.0.cast_signed()], |row| {
-            Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get(1)?))
-        })
-        .optional()
-}
-
-pub(super) fn insert(
-    connection: &Connection,
-    id: u64,
-    letter: &NewLetter,
-    history: &[AttemptRecord],
-    seed: u64,
-) -> rusqlite::Result<()> {
-    let stored = &letter.event;
-    let event = &stored.event;
-    let copy = Copy {
-        sequence: stored.position.sequence.0,
-        accepted_at: stored.accepted_at.as_micros(),
-        texts: [
-            stored.destinations.text(),
-            event.id(),
-            event.source(),
-            event.kind(),
-            event.subject(),
-            event.key().unwrap_or_default(),
-            event.time(),
-            event.content_type(),
-            event.dataschema(),
-            event.extensions_text(),
-        ],
-        data: event.data(),
-    };
-    let [
-        destinations,
-        event_id,
-        source,
-        kind,
-        subject,
-        key,
-        time,
-        content_type,
-        dataschema,
-        extensions,
-    ] = copy.texts;
-    connection
-        .prepare_cached(
-            "INSERT OR REPLACE INTO dead_letters VALUES
-             (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        )?
-        .execute(params![
-            id.cast_signed(),
-            letter.lane.0,
-            letter.destination.0,
-            copy.sequence.cast_signed(),
-            letter.redriving,
-            class_of(history),
-            attempts::to_text(history),
-            copy.check(seed),
-            copy.accepted_at.cast_signed(),
-            destinations,
-            event_id,
-            source,
-            kind,
-            subject,
-            key,
-            time,
-            content_type,
-            dataschema,
-            extensions,
-            copy.data,
-        ])?;
-    Ok(())
-}
-
-pub(super) fn update(
-    connection: &Connection,
-    id: u64,
-    redriving: bool,
-    new: &[AttemptRecord],
-) -> rusqlite::Result<()> {
-    let id = id.cast_signed();
-    let text: Option<String> = connection
-        .prepare_cached("SELECT attempts FROM dead_letters WHERE id = ?")?
-        .query_row([id], |row| row.get(0))
-        .optional()?;
-    let mut history = attempts::from_text(&text.unwrap_or_default());
-    history.extend_from_slice(new);
-    connection
-        .prepare_cached(
-            "UPDATE dead_letters SET redriving = ?, class = ?, attempts = ? WHERE id = ?",
-        )?
-        .execute(params![
-            redriving,
-            class_of(&history),
-            attempts::to_text(&history),
-            id
-        ])?;
-    Ok(())
-}
-
-/// Microseconds since the epoch as SQLite holds them.
-pub(super) fn timestamp(micros: i64) -> Timestamp {
-    Timestamp::from_micros(micros.cast_unsigned())
-}
-
-/// Until classes come with delivery, the class of a letter is the outcome of its last attempt.
-fn class_of(history: &[AttemptRecord]) -> &'static str {
-    history.last().map_or("unknown", |last| last.outcome.name())
-}
-
-/// The copy of an event within a letter, as far as its checksum covers it.
-struct Copy<'a> {
-    sequence: u64,
-    accepted_at: u64,
-    texts: [&'a str; 10],
-    data: &'a [u8],
-}
-
-impl Copy<'_> {
-    /// XXH3-64 of: sequence and time of acceptance (8 bytes each, little endian), then each text and the
-    /// data preceded by its length (8 bytes, little endian).
-    fn check(&self, seed: u64) -> i64 {
-        let mut bytes = Vec::with_capacity(self.data.len() + 1024);
-        bytes.extend_from_slice(&self.sequence.to_le_bytes());
-        bytes.extend_from_slice(&self.accepted_at.to_le_bytes());
-        for part in self
-            .texts
-            .iter()
-            .map(|text| text.as_bytes())
-            .chain([self.data])
-        {
-            bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
-            bytes.extend_from_slice(part);
-        }
-        hash::checksum(&bytes, seed).cast_signed()
-    }
-}
-
-fn read(row: &Row<'_>, context: LetterContext) -> rusqlite::Result<LetterRow> {
-    Ok(LetterRow {
-        id: row.get::<_, i64>("id")?.cast_unsigned(),
-        lane: LaneId(row.get("lane")?),
-        redriving: row.get("redriving")?,
-        letter: read_letter(row, context).unwrap_or_default(),
-    })
-}
-
-/// `None`, or an error of a column, where the copy is damaged.
-fn read_letter(
-    row: &Row<'_>,
-    context: LetterContext,
-) -> Result<Option<DeadLetter>, rusqlite::types::FromSqlError> {
-    const FIRST_TEXT: usize = 10;
-    let column = |index: usize| {
-        row.get_ref(index)
-            .map_err(|_| rusqlite::types::FromSqlError::InvalidType)
-    };
-    let mut texts = [""; 10];
-    for (index, text) in texts.iter_mut().enumerate() {
-        *text = column(FIRST_TEXT + index)?.as_str()?;
-    }
-    let copy = Copy {
-        sequence: column(3)?.as_i64()?.cast_unsigned(),
-        accepted_at: column(8)?.as_i64()?.cast_unsigned(),
-        texts,
-        data: column(20)?.as_blob()?,
-    };
-    if copy.check(context.hash_seed) != column(7)?.as_i64()? {
-        return Ok(None);
-    }
-    let [
-        destinations,
-        id,
-        source,
-        kind,
-        subject,
-        key,
-        time,
-        content_type,
-        dataschema,
-        extensions,
-    ] = texts;
-    let event = Event::from_stored(&EventParts {
-        id,
-        source,
-        kind,
-        subject,
-        time,
-        content_type,
-        dataschema,
-        key,
-        extensions,
-        data: bytes::Bytes::copy_from_slice(copy.data),
-    });
-    let Some(destinations) = DestinationSet::parse(destinations) else {
-        return Ok(None);
-    };
-    let attempts = attempts::from_text(column(6)?.as_str()?);
-    let last = attempts.last();
-    Ok(Some(DeadLetter {
-        id: column(0)?.as_i64()?.cast_unsigned(),
-        destination: DestinationId(u32::try_from(column(2)?.as_i64()?).unwrap_or(u32::MAX)),
-        class: column(5)?.as_str()?.to_owned(),
-        status: last.and_then(|last| last.status),
-        reason: last.map_or_else(String::new, |last| last.reason.clone()),
-        at: last.map_or(Timestamp::EPOCH, |last| last.at),
-        redriving: column(4)?.as_i64()? == 1,
-        event: Arc::new(StoredEvent {
-            position: Position {
-                sequence: Sequence(copy.sequence),
-                ..context.place
-            },
-            accepted_at: Timestamp::from_micros(copy.accepted_at),
-            destinations: Arc::new(destinations),
-            key_hash: event
-                .key()
-                .map(|key| hash::key_hash(key, context.hash_seed)),
-            event: Arc::new(event),
-        }),
-        attempts,
-    }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_checksum_of_the_disk_format_does_not_move() {
-        let copy = Copy {
-            sequence: 7,
-            accepted_at: 1_000,
-            texts: ["1,4", "id", "/shop", "order", "", "key", "", "", "", "{}"],
-            data: b"data",
-        };
-        assert_eq!(format!("{:016x}", copy.check(42)), VECTOR);
-        let moved = Copy {
-            texts: ["1,4", "id/", "shop", "order", "", "key", "", "", "", "{}"],
-            ..copy
-        };
-        assert_ne!(format!("{:016x}", moved.check(42)), VECTOR);
-    }
-
-    const VECTOR: &str = "e43a87fc85c4a2c5";
 }

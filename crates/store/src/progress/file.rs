@@ -14,14 +14,14 @@ use crate::connection::{self, Access, ConnectionError, FreePages, Profile};
 use crate::format::Format;
 use crate::progress::attempts;
 use crate::progress::chunk::{self, Chunk};
-use crate::progress::dead_letters;
-use crate::progress::letter::LetterChange;
+use crate::progress::letter::{LetterChange, LetterPlace};
+use crate::progress::letter_rows;
 use crate::progress::memory::{Batch, Loaded, ResolvedSegment, Retry, Totals};
 
 /// `WHst`. A step of `upgrades` also changes `SCHEMA`, which new files begin with.
 const FORMAT: Format = Format {
     application_id: 0x5748_7374,
-    upgrades: &[],
+    upgrades: &[REFERENCES],
 };
 
 /// Free pages that one step gives back to the file system.
@@ -57,7 +57,8 @@ CREATE TABLE dead_letters(
     row_check INTEGER NOT NULL, accepted_at INTEGER NOT NULL, tenant INTEGER NOT NULL,
     destinations TEXT NOT NULL, event_id TEXT NOT NULL, source TEXT NOT NULL, type TEXT NOT NULL,
     subject TEXT NOT NULL, key TEXT NOT NULL, time TEXT NOT NULL, content_type TEXT NOT NULL,
-    dataschema TEXT NOT NULL, extensions TEXT NOT NULL, data BLOB NOT NULL
+    dataschema TEXT NOT NULL, extensions TEXT NOT NULL, data BLOB NOT NULL,
+    referred INTEGER NOT NULL DEFAULT 0, given_up_at INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX dead_letters_by_sequence ON dead_letters(lane, sequence);
 CREATE INDEX dead_letters_by_class ON dead_letters(destination, class, redriving);
@@ -65,6 +66,20 @@ CREATE INDEX dead_letters_redriving ON dead_letters(lane) WHERE redriving = 1;
 CREATE TABLE dropped(
     segment INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL
 ) STRICT;
+CREATE TABLE referred(
+    lane INTEGER NOT NULL, chunk INTEGER NOT NULL, held BLOB NOT NULL, row_check INTEGER NOT NULL,
+    PRIMARY KEY(lane, chunk)
+) STRICT, WITHOUT ROWID;
+";
+
+/// Version 2: dead letters that refer to their events.
+const REFERENCES: &str = "
+ALTER TABLE dead_letters ADD COLUMN referred INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE dead_letters ADD COLUMN given_up_at INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE referred(
+    lane INTEGER NOT NULL, chunk INTEGER NOT NULL, held BLOB NOT NULL, row_check INTEGER NOT NULL,
+    PRIMARY KEY(lane, chunk)
+) STRICT, WITHOUT ROWID;
 ";
 
 /// A state file that is open for writing.
@@ -207,23 +222,31 @@ impl StateFile {
                 )),
             }
         }
+        self.read_referred(&mut contents)?;
+        let loaded = &mut contents.loaded;
         let mut retries =
             connection.prepare("SELECT lane, sequence, attempts, retry_at FROM retries")?;
         let mut rows = retries.query([])?;
         while let Some(row) = rows.next()? {
             let retry = Retry {
                 attempts: row.get(2)?,
-                retry_at: row.get::<_, Option<i64>>(3)?.map(dead_letters::timestamp),
+                retry_at: row.get::<_, Option<i64>>(3)?.map(letter_rows::timestamp),
             };
             let sequence = row.get::<_, i64>(1)?.cast_unsigned();
             loaded.retries.push((LaneId(row.get(0)?), sequence, retry));
         }
-        let mut redriving = connection
-            .prepare("SELECT id, lane FROM dead_letters WHERE redriving = 1 ORDER BY id")?;
+        let mut redriving = connection.prepare(
+            "SELECT id, lane, sequence, referred FROM dead_letters WHERE redriving = 1 ORDER BY id",
+        )?;
         let mut rows = redriving.query([])?;
         while let Some(row) = rows.next()? {
             let letter = row.get::<_, i64>(0)?.cast_unsigned();
-            loaded.redriving.push((letter, LaneId(row.get(1)?)));
+            let sequence = Sequence(row.get::<_, i64>(2)?.cast_unsigned());
+            let place = LetterPlace {
+                lane: LaneId(row.get(1)?),
+                referred: row.get::<_, bool>(3)?.then_some(sequence),
+            };
+            loaded.redriving.push((letter, place));
         }
         let mut segments = connection.prepare("SELECT segment, first, last FROM dropped")?;
         let mut rows = segments.query([])?;
@@ -235,6 +258,31 @@ impl StateFile {
             });
         }
         Ok(contents)
+    }
+
+    /// Which events letters refer to. What is damaged is taken from the letters themselves.
+    fn read_referred(&self, contents: &mut Contents) -> rusqlite::Result<()> {
+        let connection = &self.connection;
+        let mut chunks = connection.prepare("SELECT * FROM referred ORDER BY lane, chunk")?;
+        let mut rows = chunks.query([])?;
+        while let Some(row) = rows.next()? {
+            let (lane, number, mut chunk) = read_chunk(row, self.seed)?;
+            if chunk.is_none() {
+                contents.findings.push(format!(
+                    "{}: which events the dead letters of lane {} refer to was damaged in one place; \
+                     it was taken from the letters",
+                    self.path.display(),
+                    lane.0,
+                ));
+                chunk = Some(referred_by_letters(connection, lane, number)?);
+            }
+            let chunk = chunk.filter(|chunk| !chunk.is_empty());
+            contents
+                .loaded
+                .referred
+                .extend(chunk.map(|chunk| (lane, number, chunk)));
+        }
+        Ok(())
     }
 
     /// The connection, for copying out of the file.
@@ -259,6 +307,7 @@ pub(super) fn fill(
 /// Writes a batch within a transaction.
 fn write(transaction: &Transaction<'_>, batch: &Batch, seed: u64) -> rusqlite::Result<()> {
     write_chunks(transaction, batch, seed)?;
+    write_referred(transaction, batch, seed)?;
     write_letters(transaction, batch, seed)?;
     write_retries(transaction, batch)?;
     for (lane, floor, totals) in &batch.lanes {
@@ -318,6 +367,45 @@ fn write_chunks(transaction: &Transaction<'_>, batch: &Batch, seed: u64) -> rusq
     Ok(())
 }
 
+fn write_referred(transaction: &Transaction<'_>, batch: &Batch, seed: u64) -> rusqlite::Result<()> {
+    for (lane, number, chunk) in &batch.referred {
+        let key = params![lane.0, number.cast_signed()];
+        match chunk {
+            Some(chunk) => {
+                let bytes = chunk.to_bytes();
+                let check = chunk_check(*lane, *number, &bytes, seed);
+                transaction
+                    .prepare_cached("INSERT OR REPLACE INTO referred VALUES (?, ?, ?, ?)")?
+                    .execute(params![lane.0, number.cast_signed(), bytes, check])?
+            }
+            None => transaction
+                .prepare_cached("DELETE FROM referred WHERE lane = ? AND chunk = ?")?
+                .execute(key)?,
+        };
+    }
+    Ok(())
+}
+
+/// The chunk of events that the letters of a lane refer to.
+fn referred_by_letters(
+    connection: &Connection,
+    lane: LaneId,
+    number: u64,
+) -> rusqlite::Result<Chunk> {
+    let mut chunk = Chunk::new();
+    let first = number << 12;
+    let mut letters = connection.prepare(
+        "SELECT sequence FROM dead_letters
+         WHERE referred = 1 AND lane = ? AND sequence BETWEEN ? AND ?",
+    )?;
+    let span = [first, chunk::end_of(first)].map(u64::cast_signed);
+    let mut rows = letters.query(params![lane.0, span[0], span[1]])?;
+    while let Some(row) = rows.next()? {
+        chunk.set(row.get::<_, i64>(0)?.cast_unsigned());
+    }
+    Ok(chunk)
+}
+
 fn write_retries(transaction: &Transaction<'_>, batch: &Batch) -> rusqlite::Result<()> {
     for ((lane, sequence), (retry, new)) in &batch.retries {
         let sequence = sequence.cast_signed();
@@ -353,18 +441,18 @@ fn write_letters(transaction: &Transaction<'_>, batch: &Batch, seed: u64) -> rus
     for (id, change) in &batch.letters {
         match change {
             LetterChange::New(letter) => {
-                let sequence = letter.event.position.sequence.0;
+                let sequence = letter.content.sequence().0;
                 let mut history = history_of(transaction, letter.lane, sequence.cast_signed())?;
                 if let Some((_, unwritten)) = batch.retries.get(&(letter.lane, sequence)) {
                     history.extend_from_slice(unwritten);
                 }
                 history.extend_from_slice(&letter.attempts);
-                dead_letters::insert(transaction, *id, letter, &history, seed)?;
+                letter_rows::insert(transaction, *id, letter, &history, seed)?;
             }
             LetterChange::Changed {
                 redriving,
                 attempts,
-            } => dead_letters::update(transaction, *id, *redriving, attempts)?,
+            } => letter_rows::update(transaction, *id, *redriving, attempts)?,
             LetterChange::Removed => {
                 transaction
                     .prepare_cached("DELETE FROM dead_letters WHERE id = ?")?

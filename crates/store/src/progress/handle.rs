@@ -13,16 +13,18 @@ use wayhold_model::{
     DestinationId, Generation, LaneId, Position, Sequence, ShardId, StoredEvent, Timestamp,
 };
 
-use crate::delivery::{AttemptRecord, DeadLetter, DeliveryState, Resolution};
+use crate::delivery::{AttemptRecord, DeadLetter, DeliveryState, Resolution, SetAside};
 use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::progress::chunk::Touched;
-use crate::progress::dead_letters::{self, LetterContext, LetterError, LetterRow};
+use crate::progress::dead_letters::LetterError;
 use crate::progress::file::{self, StateFile};
 use crate::progress::letter::LetterNumbers;
+use crate::progress::letter_rows::{self, Events, LetterContext, LetterRow};
 use crate::progress::memory::{LaneView, Memory, ResolvedSegment, Retry, Totals};
 use crate::progress::recovery;
 use crate::progress::writer::Writer;
+use crate::retire::PendingFate;
 use crate::shards::Name;
 
 /// Settlements that are written without waiting for the interval: a transaction of this many is as
@@ -148,7 +150,7 @@ impl Progress {
                 .saved
                 .letters
                 .iter()
-                .map(|(lane, sequence, _)| (*lane, *sequence))
+                .map(|letter| (letter.lane, letter.sequence))
                 .collect(),
         };
         let directory = options.directory.clone();
@@ -262,6 +264,46 @@ impl Progress {
         });
     }
 
+    /// Sets deliveries aside as dead letters that refer to their events; how many were not resolved before.
+    pub(crate) fn set_aside(
+        &self,
+        deliveries: &[(LaneId, DestinationId, Sequence)],
+        why: SetAside,
+        at: Timestamp,
+    ) -> u64 {
+        self.change(|memory| {
+            let set_aside = deliveries.iter().filter(|(lane, destination, sequence)| {
+                let letter = memory.set_aside(*lane, *destination, *sequence, why, at);
+                letter.is_some()
+            });
+            set_aside.count() as u64
+        })
+    }
+
+    /// Ends deliveries by an operator's will; how many were not resolved before.
+    pub(crate) fn discard_pending(&self, deliveries: &[(LaneId, DestinationId, Sequence)]) -> u64 {
+        self.change(|memory| {
+            let discarded = deliveries
+                .iter()
+                .filter(|(lane, _, sequence)| memory.discard_pending(*lane, *sequence));
+            discarded.count() as u64
+        })
+    }
+
+    /// Ends the redrives of a lane without an attempt; how many were under way.
+    pub(crate) fn end_redrives(&self, lane: LaneId, fate: PendingFate) -> u64 {
+        self.change(|memory| {
+            let letters = memory.redriving_of(lane);
+            for letter in &letters {
+                match fate {
+                    PendingFate::DeadLetter => memory.give_up_redrive(*letter),
+                    PendingFate::Discard => memory.discard_redrive(*letter),
+                }
+            }
+            letters.len() as u64
+        })
+    }
+
     /// Records that an attempt failed and when the next may start.
     pub(crate) fn record_failure(
         &self,
@@ -359,11 +401,16 @@ impl Progress {
         }
     }
 
-    /// Letters of a lane that are under redrive, for start-up. Blocking.
-    pub(crate) fn redriving(&self, lane: LaneId) -> Result<Vec<DeadLetter>, LetterError> {
+    /// Letters of a lane that are under redrive, for start-up; `events` gives the events that they refer
+    /// to. Blocking.
+    pub(crate) fn redriving(
+        &self,
+        lane: LaneId,
+        events: &Events<'_>,
+    ) -> Result<Vec<DeadLetter>, LetterError> {
         let context = self.letter_context();
-        let rows = self.read_letters(|c| dead_letters::read_redriving(c, lane, context))?;
-        Ok(self.undamaged(rows))
+        let rows = self.read_letters(|c| letter_rows::read_redriving(c, lane, context))?;
+        Ok(self.undamaged(rows, events))
     }
 
     /// Where one delivery stands; attempts and letters are read from the file. Blocking.
@@ -376,7 +423,7 @@ impl Progress {
             (view.is_resolved(sequence), view.retry_of(sequence))
         });
         if is_resolved {
-            let letter = self.read_letters(|c| dead_letters::find(c, lane, sequence))?;
+            let letter = self.read_letters(|c| letter_rows::find(c, lane, sequence))?;
             return Ok(
                 letter.map_or(DeliveryState::Resolved, |(letter, redriving)| {
                     DeliveryState::Dead { letter, redriving }
@@ -449,20 +496,21 @@ impl Progress {
         waiting.recv_timeout(THREAD_WAIT).map_err(|_| NotDurable)
     }
 
-    /// The letters whose copy of the event is sound; health names the others.
-    pub(super) fn undamaged(&self, rows: Vec<LetterRow>) -> Vec<DeadLetter> {
+    /// The letters whose event is there and sound; health names the others.
+    pub(super) fn undamaged(&self, rows: Vec<LetterRow>, events: &Events<'_>) -> Vec<DeadLetter> {
         let sound = rows.into_iter().filter_map(|row| {
-            if row.letter.is_none() {
-                if row.redriving {
+            let (id, redriving) = (row.id, row.redriving);
+            let letter = row.whole(events);
+            if letter.is_none() {
+                if redriving {
                     // It could never end.
-                    self.change(|memory| memory.give_up_redrive(row.id));
+                    self.change(|memory| memory.give_up_redrive(id));
                 }
                 self.shared.lock().note(format!(
-                    "the event in dead letter {} is damaged on disk; it can only be discarded",
-                    row.id
+                    "the event in dead letter {id} is damaged on disk; it can only be discarded"
                 ));
             }
-            row.letter
+            letter
         });
         sound.collect()
     }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use wayhold_model::{DestinationId, LaneId, StoredEvent};
+use wayhold_model::{DestinationId, LaneId, Sequence, StoredEvent, Timestamp};
 
-use crate::delivery::AttemptRecord;
+use crate::delivery::{AttemptRecord, SetAside};
 
 /// Gives dead letters their numbers, the same count for all shards of a store: so a number names one
 /// letter whatever shard it lies in, and lists go by the order in which letters came about.
@@ -30,12 +30,42 @@ impl LetterNumbers {
     }
 }
 
+/// Whose a letter is, and where its event lies if it has no copy of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LetterPlace {
+    pub(super) lane: LaneId,
+    /// The sequence of the event that it refers to.
+    pub(super) referred: Option<Sequence>,
+}
+
+/// What a letter keeps of its event.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// A copy: the event itself may go.
+    Copy(Arc<StoredEvent>),
+    /// Where it lies: its segment is kept for it.
+    Reference {
+        sequence: Sequence,
+        why: SetAside,
+        at: Timestamp,
+    },
+}
+
+impl Content {
+    pub(super) fn sequence(&self) -> Sequence {
+        match self {
+            Self::Copy(event) => event.position.sequence,
+            Self::Reference { sequence, .. } => *sequence,
+        }
+    }
+}
+
 /// A dead letter that is not in the file yet.
 #[derive(Clone, Debug)]
 pub(super) struct NewLetter {
     pub(super) lane: LaneId,
     pub(super) destination: DestinationId,
-    pub(super) event: Arc<StoredEvent>,
+    pub(super) content: Content,
     /// The last attempts; the earlier ones are with the retry.
     pub(super) attempts: Vec<AttemptRecord>,
     pub(super) redriving: bool,

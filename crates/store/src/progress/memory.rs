@@ -2,16 +2,21 @@
 //! rules of settling are here, so that they can be tested against a simple model.
 //!
 //! Costs one bit per event between a lane's floor and its newest settlement, and some 50 bytes per
-//! delivery that waits for another attempt; attempts and dead letters themselves lie in the file only.
+//! delivery that waits for another attempt; attempts and dead letters themselves lie in the file only. Where
+//! dead letters refer to their events it is two bits.
+
+mod letters;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use wayhold_model::{DestinationId, LaneId, Sequence, StoredEvent, Timestamp};
+use wayhold_model::{LaneId, Sequence, Timestamp};
 
-use crate::delivery::{AttemptRecord, Resolution};
+pub(crate) use self::view::LaneView;
+use crate::delivery::AttemptRecord;
 use crate::progress::chunk::{self, Chunk, Touched};
-use crate::progress::letter::{LetterChange, LetterNumbers, NewLetter};
+use crate::progress::letter::{LetterChange, LetterNumbers, LetterPlace};
 
 /// Chunks below a floor that one flush removes from the file: few enough to be no burden to it.
 const CHUNKS_REMOVED_PER_FLUSH: usize = 64;
@@ -62,6 +67,8 @@ struct Lane {
     /// Every sequence of the lane below is resolved.
     floor: u64,
     chunks: BTreeMap<u64, Chunk>,
+    /// Events that dead letters refer to; no chunk is empty.
+    referred: BTreeMap<u64, Chunk>,
     retries: BTreeMap<u64, Retry>,
     totals: Totals,
 }
@@ -71,6 +78,7 @@ struct Lane {
 struct Changes {
     lanes: BTreeSet<LaneId>,
     chunks: BTreeSet<(LaneId, u64)>,
+    referred: BTreeSet<(LaneId, u64)>,
     /// With the attempts to append. A retry that memory does not hold any more is to be removed.
     retries: BTreeMap<(LaneId, u64), Vec<AttemptRecord>>,
     letters: BTreeMap<u64, LetterChange>,
@@ -82,8 +90,8 @@ struct Changes {
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     lanes: BTreeMap<LaneId, Lane>,
-    /// Letters under redrive, with their lane.
-    redriving: BTreeMap<u64, LaneId>,
+    /// Letters under redrive.
+    redriving: BTreeMap<u64, LetterPlace>,
     segments: BTreeMap<u64, ResolvedSegment>,
     next_letter: u64,
     letters: Arc<LetterNumbers>,
@@ -102,6 +110,8 @@ pub(super) struct Batch {
     pub(super) next_letter: u64,
     pub(super) lanes: Vec<(LaneId, u64, Totals)>,
     pub(super) chunks: Vec<(LaneId, u64, Chunk)>,
+    /// `None` where nothing of a chunk is referred to any more.
+    pub(super) referred: Vec<(LaneId, u64, Option<Chunk>)>,
     pub(super) retries: BTreeMap<(LaneId, u64), (Option<Retry>, Vec<AttemptRecord>)>,
     pub(super) letters: Vec<(u64, LetterChange)>,
     pub(super) segments: Vec<(u64, Option<ResolvedSegment>)>,
@@ -115,8 +125,9 @@ pub(super) struct Loaded {
     pub(super) next_letter: u64,
     pub(super) lanes: Vec<(LaneId, u64, Totals)>,
     pub(super) chunks: Vec<(LaneId, u64, Chunk)>,
+    pub(super) referred: Vec<(LaneId, u64, Chunk)>,
     pub(super) retries: Vec<(LaneId, u64, Retry)>,
-    pub(super) redriving: Vec<(u64, LaneId)>,
+    pub(super) redriving: Vec<(u64, LetterPlace)>,
     pub(super) segments: Vec<ResolvedSegment>,
 }
 
@@ -144,6 +155,10 @@ impl Memory {
                 lane.chunks.insert(number, chunk);
             }
         }
+        for (id, number, chunk) in loaded.referred {
+            let lane = memory.lanes.entry(id).or_default();
+            lane.referred.insert(number, chunk);
+        }
         for (id, sequence, retry) in loaded.retries {
             let lane = memory.lanes.entry(id).or_default();
             if lane.is_resolved(sequence) {
@@ -152,9 +167,10 @@ impl Memory {
                 lane.retries.insert(sequence, retry);
             }
         }
-        for (letter, id) in loaded.redriving {
-            memory.lanes.entry(id).or_default().totals.redriving += 1;
-            memory.redriving.insert(letter, id);
+        for (letter, place) in loaded.redriving {
+            let lane = memory.lanes.entry(place.lane).or_default();
+            lane.totals.redriving += 1;
+            memory.redriving.insert(letter, place);
         }
         for resolved in loaded.segments {
             memory.segments.insert(resolved.segment, resolved);
@@ -166,11 +182,6 @@ impl Memory {
     pub(super) fn number_with(&mut self, letters: Arc<LetterNumbers>) {
         letters.raise(self.next_letter);
         self.letters = letters;
-    }
-
-    /// Whether a letter lies here and is under redrive.
-    pub(super) fn is_redriving(&self, letter: u64) -> bool {
-        self.redriving.contains_key(&letter)
     }
 
     /// A lane as it stands; one that nothing is known of has everything unresolved.
@@ -194,29 +205,6 @@ impl Memory {
         }
     }
 
-    /// Gives a delivery up and keeps it as a dead letter; its number, or `None` where the delivery was
-    /// resolved before.
-    pub(super) fn dead_letter(
-        &mut self,
-        id: LaneId,
-        destination: DestinationId,
-        event: &Arc<StoredEvent>,
-        last: AttemptRecord,
-    ) -> Option<u64> {
-        self.resolve(id, event.position.sequence)?.totals.dead += 1;
-        let letter = self.letters.take();
-        self.next_letter = letter + 1;
-        let new = LetterChange::New(NewLetter {
-            lane: id,
-            destination,
-            event: Arc::clone(event),
-            attempts: vec![last],
-            redriving: false,
-        });
-        self.changes.letters.insert(letter, new);
-        Some(letter)
-    }
-
     /// Records that an attempt failed and when the next may start.
     pub(super) fn fail(
         &mut self,
@@ -238,82 +226,6 @@ impl Memory {
         if let Some((retry, _)) = self.retry(id, sequence) {
             retry.attempts = retry.attempts.max(number);
         }
-    }
-
-    /// Starts a redrive of a dead letter of that lane; `false` where one is under way.
-    pub(super) fn redrive(&mut self, letter: u64, id: LaneId) -> bool {
-        if self.redriving.contains_key(&letter) {
-            return false;
-        }
-        self.redriving.insert(letter, id);
-        let totals = self.totals(id);
-        totals.dead = totals.dead.saturating_sub(1);
-        totals.redriving += 1;
-        totals.redriven += 1;
-        self.change_letter(
-            letter,
-            LetterChange::Changed {
-                redriving: true,
-                attempts: Vec::new(),
-            },
-        );
-        true
-    }
-
-    /// Ends a dead letter of that lane by an operator's will; `false` where a redrive is under way.
-    pub(super) fn discard(&mut self, letter: u64, id: LaneId) -> bool {
-        if self.redriving.contains_key(&letter) {
-            return false;
-        }
-        let totals = self.totals(id);
-        totals.dead = totals.dead.saturating_sub(1);
-        totals.discarded += 1;
-        self.change_letter(letter, LetterChange::Removed);
-        true
-    }
-
-    /// Ends a redrive. One that is not under way (any more) changes nothing.
-    pub(super) fn settle_letter(&mut self, letter: u64, resolution: Resolution) {
-        let Some(id) = self.redriving.remove(&letter) else {
-            return;
-        };
-        let totals = self.totals(id);
-        totals.redriving = totals.redriving.saturating_sub(1);
-        let change = match resolution {
-            Resolution::Delivered => {
-                totals.delivered += 1;
-                LetterChange::Removed
-            }
-            Resolution::Expired => {
-                totals.expired += 1;
-                LetterChange::Removed
-            }
-            Resolution::DeadLettered(attempt) => {
-                totals.dead += 1;
-                LetterChange::Changed {
-                    redriving: false,
-                    attempts: vec![attempt],
-                }
-            }
-        };
-        self.change_letter(letter, change);
-    }
-
-    /// Ends a redrive without an attempt; one that is not under way changes nothing.
-    pub(super) fn give_up_redrive(&mut self, letter: u64) {
-        let Some(id) = self.redriving.remove(&letter) else {
-            return;
-        };
-        let totals = self.totals(id);
-        totals.redriving = totals.redriving.saturating_sub(1);
-        totals.dead += 1;
-        self.change_letter(
-            letter,
-            LetterChange::Changed {
-                redriving: false,
-                attempts: Vec::new(),
-            },
-        );
     }
 
     /// Takes over that every sequence of the lane below `floor` is resolved.
@@ -355,14 +267,6 @@ impl Memory {
     /// Adds obligations whose events lie in no segment any more.
     pub(super) fn add_accepted_base(&mut self, id: LaneId, count: u64) {
         self.totals(id).accepted_base += count;
-    }
-
-    /// Takes over dead letters that were saved from a damaged file: their deliveries are resolved.
-    pub(super) fn take_over_letter(&mut self, id: LaneId, sequence: Sequence, redriving: bool) {
-        self.resolve(id, sequence);
-        if !redriving {
-            self.totals(id).dead += 1;
-        }
     }
 
     /// Segments resolved and not forgotten.
@@ -412,11 +316,16 @@ impl Memory {
     /// Takes what changed, to be written. Ends with `written` or `not_written`.
     pub(super) fn take(&mut self) -> Batch {
         let changes = std::mem::take(&mut self.changes);
-        self.touched
-            .extend(changes.chunks.iter().map(|(_, number)| *number));
+        let touched = changes.chunks.iter().chain(&changes.referred);
+        self.touched.extend(touched.map(|(_, number)| *number));
         let chunk_of = |(id, number): &(LaneId, u64)| {
             let chunk = self.lanes.get(id)?.chunks.get(number)?;
             Some((*id, *number, chunk.clone()))
+        };
+        let referred_of = |(id, number): &(LaneId, u64)| {
+            let lane = self.lanes.get(id);
+            let chunk = lane.and_then(|lane| lane.referred.get(number));
+            (*id, *number, chunk.cloned())
         };
         let retry_of =
             |(id, sequence): &(LaneId, u64)| self.lanes.get(id)?.retries.get(sequence).copied();
@@ -428,6 +337,7 @@ impl Memory {
                 .filter_map(|id| self.lanes.get(id).map(|l| (*id, l.floor, l.totals)))
                 .collect(),
             chunks: changes.chunks.iter().filter_map(chunk_of).collect(),
+            referred: changes.referred.iter().map(referred_of).collect(),
             retries: changes
                 .retries
                 .iter()
@@ -468,6 +378,7 @@ impl Memory {
         let later = std::mem::take(&mut self.changes);
         earlier.lanes.extend(later.lanes);
         earlier.chunks.extend(later.chunks);
+        earlier.referred.extend(later.referred);
         earlier.segments.extend(later.segments);
         earlier.settlements += later.settlements;
         for (key, attempts) in later.retries {
@@ -491,6 +402,9 @@ impl Memory {
             self.changes
                 .chunks
                 .extend(lane.chunks.keys().map(|number| (*id, *number)));
+            self.changes
+                .referred
+                .extend(lane.referred.keys().map(|number| (*id, *number)));
             for sequence in lane.retries.keys() {
                 self.changes.retries.entry((*id, *sequence)).or_default();
             }
@@ -543,14 +457,6 @@ impl Memory {
         let attempts = self.changes.retries.entry((id, sequence.0)).or_default();
         Some((retry, attempts))
     }
-
-    fn change_letter(&mut self, letter: u64, change: LetterChange) {
-        let change = match self.changes.letters.remove(&letter) {
-            Some(before) => before.then(change),
-            None => change,
-        };
-        self.changes.letters.insert(letter, change);
-    }
 }
 
 impl Lane {
@@ -560,61 +466,5 @@ impl Lane {
                 .chunks
                 .get(&chunk::number_of(sequence))
                 .is_some_and(|chunk| chunk.contains(sequence))
-    }
-}
-
-/// Reads one lane at one moment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LaneView<'a>(Option<&'a Lane>);
-
-impl LaneView<'_> {
-    /// Every sequence of the lane below is resolved.
-    pub(crate) fn floor(&self) -> Sequence {
-        Sequence(self.0.map_or(0, |lane| lane.floor))
-    }
-
-    /// Whether the delivery is resolved.
-    pub(crate) fn is_resolved(&self, sequence: Sequence) -> bool {
-        self.0.is_some_and(|lane| lane.is_resolved(sequence.0))
-    }
-
-    /// Attempts so far and when the next may start, of a delivery that was tried and is not resolved.
-    pub(crate) fn retry_of(&self, sequence: Sequence) -> Option<Retry> {
-        self.0?.retries.get(&sequence.0).copied()
-    }
-
-    /// How many of these are not resolved.
-    #[cfg(test)]
-    pub(crate) fn count_unresolved(&self, sequences: &[Sequence]) -> u64 {
-        let unresolved = sequences.iter().filter(|s| !self.is_resolved(**s));
-        unresolved.count() as u64
-    }
-
-    /// How many deliveries in `first..=last` are resolved, counted from the bits.
-    pub(crate) fn count_resolved(&self, first: Sequence, last: Sequence) -> u64 {
-        let Some(lane) = self.0 else { return 0 };
-        let chunks = lane
-            .chunks
-            .range(chunk::number_of(first.0)..=chunk::number_of(last.0));
-        chunks
-            .map(|(number, chunk)| {
-                let start = number.saturating_mul(chunk::end_of(0) + 1);
-                chunk.count(first.0.max(start), last.0.min(chunk::end_of(start)))
-            })
-            .sum()
-    }
-
-    /// How many of `count` deliveries, all that the lane has in `first..=last`, are not resolved.
-    pub(crate) fn unresolved_of(&self, count: u64, first: Sequence, last: Sequence) -> u64 {
-        // Everything below the floor is resolved; its bits are gone.
-        if last < self.floor() {
-            return 0;
-        }
-        count.saturating_sub(self.count_resolved(first, last))
-    }
-
-    /// Counts of the lane.
-    pub(crate) fn totals(&self) -> Totals {
-        self.0.map_or_else(Totals::default, |lane| lane.totals)
     }
 }

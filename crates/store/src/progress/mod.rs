@@ -19,8 +19,10 @@ mod writer;
 
 mod dead_letters;
 mod handle;
+mod letter_rows;
 
-pub use dead_letters::{DeadLetters, LetterError};
+pub(crate) use dead_letters::EventSource;
+pub use dead_letters::{DeadLetters, LetterError, LetterSelection};
 pub use handle::NotDurable;
 pub(crate) use handle::{Opened, Progress, ProgressOptions};
 pub(crate) use letter::LetterNumbers;

@@ -9,6 +9,7 @@ use crate::error::OpenError;
 use crate::progress::carry::{Carried, carry};
 use crate::progress::file::{self, Contents, StateFile};
 use crate::progress::handle::ProgressOptions;
+use crate::progress::letter::LetterPlace;
 use crate::progress::memory::{Loaded, Memory};
 
 /// What was found.
@@ -114,8 +115,12 @@ fn start_anew(
             saved = carry(old.reader(), new)?;
             new.execute("DELETE FROM retries", [])?;
         }
-        for (lane, sequence, redriving) in &saved.letters {
-            memory.take_over_letter(*lane, *sequence, *redriving);
+        for letter in &saved.letters {
+            let place = LetterPlace {
+                lane: letter.lane,
+                referred: letter.referred.then_some(letter.sequence),
+            };
+            memory.take_over_letter(place, letter.sequence, letter.redriving);
         }
         file::fill(new, &memory.take(), options.hash_seed)
     })

@@ -117,14 +117,29 @@ impl Shard {
         let Some((first, last)) = segment.span() else {
             return false;
         };
-        segment.counts().into_iter().any(|(destination, count)| {
-            let unresolved =
-                |view: LaneView<'_>| view.unresolved_of(count, Sequence(first), Sequence(last)) > 0;
-            match self.lane_of(destination) {
-                Some(lane) => self.progress.view(lane, unresolved),
-                // Whoever it is, nobody has delivered it.
-                None => true,
-            }
+        self.any_lane(segment, |view, count| {
+            view.unresolved_of(count, Sequence(first), Sequence(last)) > 0
+        })
+    }
+
+    /// Whether anything of a segment is held, unresolved or referred to by a dead letter, by the counts:
+    /// reads nothing.
+    pub(crate) fn has_held(&self, segment: &Segment) -> bool {
+        let Some((first, last)) = segment.span() else {
+            return false;
+        };
+        self.any_lane(segment, |view, count| {
+            view.held_of(count, Sequence(first), Sequence(last)) > 0
+        })
+    }
+
+    /// Whether it is so for any lane, given how many deliveries of the segment are the lane's.
+    fn any_lane(&self, segment: &Segment, is_so: impl Fn(LaneView<'_>, u64) -> bool) -> bool {
+        let mut counts = segment.counts().into_iter();
+        counts.any(|(destination, count)| match self.lane_of(destination) {
+            Some(lane) => self.progress.view(lane, |view| is_so(view, count)),
+            // Whoever it is, nobody has delivered it.
+            None => true,
         })
     }
 

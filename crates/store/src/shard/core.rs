@@ -48,8 +48,10 @@ pub(crate) struct Shard {
     pub(crate) bells: Arc<Bells>,
     pub(crate) condition: Condition,
     pub(crate) commits: Commits,
-    /// The newest committed sequence.
+    /// The newest committed sequence that lanes may read.
     pub(crate) newest: AtomicU64,
+    /// The newest sequence of which a delivery was set aside when it was stored.
+    pub(crate) set_aside_until: AtomicU64,
     /// Whether the last run ended without a clean stop.
     pub(crate) unclean: bool,
     /// Wakes the keeper before its next round, and whoever waits for the keeper after it.

@@ -196,30 +196,30 @@ fn raise_floors(shard: &Shard) {
     }
 }
 
-/// Whether every delivery of a segment is resolved: first by the counts, which costs no reading, then, once
+/// Whether every delivery of a segment is resolved and no dead letter refers to it: first by the counts, which costs no reading, then, once
 /// they say so, by every single delivery.
 fn look(shard: &Shard, segment: &Segment) -> Result<bool, IndexError> {
-    if shard.has_unresolved(segment) {
+    if shard.has_held(segment) {
         return Ok(false);
     }
     for destination in segment.counts().into_keys() {
         let Some(lane) = shard.lane_of(destination) else {
             return Ok(false);
         };
-        let unresolved = match first_unresolved(shard, segment, destination, lane) {
+        let held = match first_held(shard, segment, destination, lane) {
             Err(error) if shard.mend_index(segment, &error) => {
-                first_unresolved(shard, segment, destination, lane)
+                first_held(shard, segment, destination, lane)
             }
             looked => looked,
         };
-        if unresolved?.is_some() {
+        if held?.is_some() {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn first_unresolved(
+fn first_held(
     shard: &Shard,
     segment: &Segment,
     destination: DestinationId,
@@ -229,7 +229,7 @@ fn first_unresolved(
     Ok(shard.progress.view(lane, |view| {
         sequences
             .into_iter()
-            .find(|sequence| !view.is_resolved(Sequence(*sequence)))
+            .find(|sequence| view.is_held(Sequence(*sequence)))
     }))
 }
 

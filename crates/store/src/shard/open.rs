@@ -155,6 +155,7 @@ impl Surroundings {
             window: self.window,
             tail: Tail::new(self.options.tail_bytes, start.next),
             newest: AtomicU64::new(start.next - 1),
+            set_aside_until: AtomicU64::new(0),
             segments: RwLock::new(recovered.segments),
             retained: RwLock::new(Vec::new()),
             remembered: RwLock::new(recovered.remembered),

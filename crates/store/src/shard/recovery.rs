@@ -282,7 +282,7 @@ impl Opening<'_> {
                 self.progress.view(lane, |view| {
                     sequences
                         .iter()
-                        .filter(|sequence| !view.is_resolved(Sequence(**sequence)))
+                        .filter(|sequence| view.is_held(Sequence(**sequence)))
                         .count()
                 })
             })

@@ -202,6 +202,7 @@ mod tests {
                 event: Arc::new(Event::new(&parts).unwrap()),
                 destinations: Arc::new(DestinationSet::new([])),
                 identified: false,
+                set_aside: None,
             };
             store.append(vec![new]).await.unwrap();
         }

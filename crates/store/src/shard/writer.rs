@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::{error, info};
-use wayhold_model::{DestinationId, DestinationSet, StoredEvent, Timestamp};
+use wayhold_model::{DestinationId, DestinationSet, Sequence, StoredEvent, Timestamp};
 
 use super::core::Shard;
 use super::mark::{Mark, MarkFile, Reach, SEGMENTS_MAX};
@@ -23,7 +23,7 @@ use super::row::Row;
 use super::segment::Segment;
 use super::segment_file::SegmentWriter;
 use crate::connection::Fault;
-use crate::delivery::NewEvent;
+use crate::delivery::{NewEvent, SetAside};
 use crate::error::AppendError;
 use crate::options::{CHECKPOINTS_WAITING_MAX, UNINDEXED_MAX};
 use crate::window::{Placed, Reservations};
@@ -252,6 +252,9 @@ impl Writer {
             .active
             .rows
             .saturating_add(u32::try_from(self.rows.len()).unwrap_or(u32::MAX));
+        // Before any lane can read them.
+        crate::failpoint!("writer.before-set-aside");
+        self.set_aside(group, first);
         shard.newest.store(last, Ordering::Release);
         shard
             .tail
@@ -289,6 +292,32 @@ impl Writer {
         }
         failpoint!("group.answered");
         self.ring();
+    }
+
+    /// Records the deliveries whose destinations were over their limit as dead letters. A crash before that
+    /// leaves them pending.
+    fn set_aside(&self, group: &[Request], first: u64) {
+        let mut deliveries = Vec::new();
+        let events = group.iter().flat_map(|request| &request.events);
+        for (sequence, queued) in (first..).zip(events) {
+            let Some(set_aside) = &queued.new.set_aside else {
+                continue;
+            };
+            let owed = set_aside.ids().iter();
+            let owed = owed.filter(|id| queued.new.destinations.contains(**id));
+            deliveries.extend(owed.filter_map(|destination| {
+                let lane = self.shard.lane_of(*destination)?;
+                Some((lane, *destination, Sequence(sequence)))
+            }));
+        }
+        let Some((_, _, newest)) = deliveries.last() else {
+            return;
+        };
+        let shard = &self.shard;
+        shard.set_aside_until.store(newest.0, Ordering::Release);
+        shard
+            .progress
+            .set_aside(&deliveries, SetAside::BacklogLimit, self.now);
     }
 
     /// Wakes the lanes that got something.

@@ -84,6 +84,7 @@ pub fn event(id: &str, key: &str, data: &str, to: &[DestinationId]) -> NewEvent 
         event: Arc::new(Event::new(&parts).unwrap()),
         destinations: Arc::new(DestinationSet::new(to.iter().copied())),
         identified: true,
+        set_aside: None,
     }
 }
 

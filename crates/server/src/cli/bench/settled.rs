@@ -104,6 +104,7 @@ fn event(number: u32, destinations: &Arc<DestinationSet>) -> Option<NewEvent> {
         event: Arc::new(Event::new(&parts).ok()?),
         destinations: Arc::clone(destinations),
         identified: true,
+        set_aside: None,
     })
 }
 

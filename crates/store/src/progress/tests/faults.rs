@@ -3,6 +3,7 @@
 use rusqlite::ffi;
 
 use super::*;
+use crate::delivery::SetAside;
 use crate::disk::Disk;
 use crate::progress::LetterError;
 use crate::progress::handle::NotDurable;
@@ -51,7 +52,7 @@ fn a_redrive_of_a_damaged_letter_ends_at_the_next_start() {
         .unwrap();
     drop(connection);
     let shard = shard.reopen();
-    assert_eq!(shard.progress.redriving(LANE).unwrap().len(), 0);
+    assert_eq!(shard.progress.redriving(LANE, &|_| None).unwrap().len(), 0);
     let totals = shard.progress.totals(LANE);
     assert_eq!((totals.dead, totals.redriving), (1, 0));
     shard.letters().discard(id, "ada", "damaged").unwrap();
@@ -115,6 +116,100 @@ fn a_damaged_file_is_kept_aside_and_its_letters_are_saved() {
         newest > before[0].id + 1,
         "lost numbers are not given again"
     );
+}
+
+/// Makes the file of a stopped shard one that the first version wrote.
+fn to_format_1(shard: &Shard) {
+    let path = shard.folder.path().join("state-1.db");
+    rusqlite::Connection::open(path)
+        .unwrap()
+        .execute_batch(
+            "ALTER TABLE dead_letters DROP COLUMN given_up_at;
+             ALTER TABLE dead_letters DROP COLUMN referred;
+             DROP TABLE referred;
+             PRAGMA user_version = 1; PRAGMA wal_checkpoint(TRUNCATE);",
+        )
+        .unwrap();
+}
+
+fn aside(shard: &Shard, sequence: u64) {
+    let delivery = (LANE, DESTINATION, Sequence(sequence));
+    let at = Timestamp::from_micros(70);
+    let count = shard
+        .progress
+        .set_aside(&[delivery], SetAside::BacklogLimit, at);
+    assert_eq!(count, 1);
+}
+
+#[test]
+fn a_file_of_the_first_version_keeps_everything_and_takes_letters_of_the_second() {
+    for damaged in [false, true] {
+        let shard = Shard::new();
+        shard.settle(5, dead(1));
+        let before = shard.letters().list(None, None, 9).unwrap();
+        shard.progress.stop();
+        to_format_1(&shard);
+        if damaged {
+            let path = shard.folder.path().join("state-1.db");
+            let connection = rusqlite::Connection::open(path).unwrap();
+            connection
+                .execute_batch("UPDATE lanes SET floor = 1000")
+                .unwrap();
+        }
+        let shard = shard.reopen();
+        assert_eq!(shard.opened.findings.len(), usize::from(damaged));
+        aside(&shard, 6);
+        let shard = shard.reopen();
+        let letters = shard.letters().list(None, None, 9).unwrap();
+        assert_eq!(letters.len(), 2);
+        assert_eq!(letters[0].event.event.id(), before[0].event.event.id());
+        assert_eq!((letters[0].referred, letters[1].referred), (false, true));
+        assert_eq!(letters[1].at, Timestamp::from_micros(70));
+        assert_eq!(shard.progress.totals(LANE).dead, 2);
+    }
+}
+
+#[test]
+fn what_letters_refer_to_stays_held_through_damage_and_failed_writes() {
+    let is_held =
+        |shard: &Shard, n: u64| shard.progress.view(LANE, |view| view.is_held(Sequence(n)));
+    let tamper = |shard: &Shard, sql: &str| {
+        let path = shard.folder.path().join("state-1.db");
+        let connection = rusqlite::Connection::open(path).unwrap();
+        connection.execute_batch(sql).unwrap();
+    };
+    let prepared = || {
+        let shard = Shard::new();
+        aside(&shard, 5);
+        shard.settle(6, Resolution::Delivered);
+        shard
+    };
+    // A failed write moves everything into a new file.
+    let shard = prepared();
+    shard.progress.durable_soon().unwrap();
+    shard.progress.inject(failure(ffi::SQLITE_IOERR_WRITE));
+    aside(&shard, 9);
+    let shard = shard.reopen();
+    assert!(is_held(&shard, 5) && is_held(&shard, 9) && !is_held(&shard, 6));
+
+    // The marks, a letter, or the whole file are damaged.
+    for (sql, kept) in [
+        ("UPDATE referred SET held = zeroblob(512)", true),
+        ("UPDATE lanes SET floor = 1000", true),
+        ("UPDATE dead_letters SET given_up_at = 3", false),
+    ] {
+        let shard = prepared();
+        shard.progress.stop();
+        tamper(&shard, sql);
+        let shard = shard.reopen();
+        assert!(is_held(&shard, 5), "{sql}");
+        let letters = shard.letters().list(None, None, 9).unwrap();
+        assert_eq!(letters.len(), usize::from(kept), "{sql}");
+        let id = shard.progress.next_letter() - 1;
+        let id = letters.first().map_or(id, |letter| letter.id);
+        shard.letters().discard(id, "ada", "damaged").unwrap();
+        assert_eq!(shard.progress.totals(LANE).discarded, 1, "{sql}");
+    }
 }
 
 #[test]

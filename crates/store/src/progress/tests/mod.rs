@@ -92,7 +92,11 @@ impl Shard {
 
     fn letters(&self) -> DeadLetters {
         let catalog = Catalog::open(self.folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap();
-        DeadLetters::new([self.progress.clone()], Arc::new(catalog))
+        DeadLetters::new(
+            [self.progress.clone()],
+            Arc::new(catalog),
+            Arc::new(|position| Some(event(position.sequence.0))),
+        )
     }
 
     fn names(&self) -> Vec<String> {

@@ -144,7 +144,7 @@ fn a_redrive_is_pending_until_it_ends_and_only_one_is_under_way() {
     let shard = shard.killed();
     let totals = shard.progress.totals(LANE);
     assert_eq!((totals.dead, totals.redriving, totals.redriven), (0, 1, 1));
-    let under_way = shard.progress.redriving(LANE).unwrap();
+    let under_way = shard.progress.redriving(LANE, &|_| None).unwrap();
     assert_eq!((under_way.len(), under_way[0].id), (1, id));
 
     shard.progress.settle_letter(id, dead(2));
@@ -176,7 +176,11 @@ fn what_an_operator_does_is_audited_and_on_disk_when_it_returns() {
     }
     let catalog =
         Arc::new(Catalog::open(shard.folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap());
-    let letters = DeadLetters::new([shard.progress.clone()], Arc::clone(&catalog));
+    let letters = DeadLetters::new(
+        [shard.progress.clone()],
+        Arc::clone(&catalog),
+        Arc::new(|_| None),
+    );
     let ids: Vec<_> = letters
         .list(None, None, 9)
         .unwrap()

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 use rusqlite::ffi;
 
 use super::*;
+use crate::delivery::SetAside;
+use crate::progress::letter::LetterPlace;
 
 /// What happens to a shard, in random order.
 #[derive(Clone, Debug)]
@@ -13,6 +15,9 @@ enum Step {
     Deliver(u8, u8),
     Expire(u8, u8),
     GiveUp(u8, u8),
+    SetAside(u8, u8),
+    DiscardPending(u8, u8),
+    Revive(u8),
     Fail(u8, u8),
     Start(u8, u8),
     Redrive(u8),
@@ -33,6 +38,9 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (lane.clone(), place.clone()).prop_map(|(l, s)| Step::Deliver(l, s)),
         1 => (lane.clone(), place.clone()).prop_map(|(l, s)| Step::Expire(l, s)),
         4 => (lane.clone(), place.clone()).prop_map(|(l, s)| Step::GiveUp(l, s)),
+        4 => (lane.clone(), place.clone()).prop_map(|(l, s)| Step::SetAside(l, s)),
+        1 => (lane.clone(), place.clone()).prop_map(|(l, s)| Step::DiscardPending(l, s)),
+        3 => any::<u8>().prop_map(Step::Revive),
         4 => (lane.clone(), place.clone()).prop_map(|(l, s)| Step::Fail(l, s)),
         2 => (lane.clone(), place).prop_map(|(l, s)| Step::Start(l, s)),
         3 => any::<u8>().prop_map(Step::Redrive),
@@ -53,11 +61,17 @@ const EVENTS: u8 = 24;
 /// What one delivery has become, by the rules alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    Pending { attempts: u32 },
+    Pending {
+        attempts: u32,
+    },
     Delivered,
     Expired,
     Dead(u64),
+    /// Dead, and held where it lies.
+    Aside(u64),
     Redriving(u64),
+    /// Being sent again from where it lies.
+    RedrivingAside(u64),
     Discarded,
 }
 
@@ -65,7 +79,7 @@ impl Fate {
     /// The number of a letter that lies dead.
     fn dead(self) -> Option<u64> {
         match self {
-            Self::Dead(id) => Some(id),
+            Self::Dead(id) | Self::Aside(id) => Some(id),
             _ => None,
         }
     }
@@ -73,9 +87,25 @@ impl Fate {
     /// The number of a letter that is being sent again.
     fn redriving(self) -> Option<u64> {
         match self {
-            Self::Redriving(id) => Some(id),
+            Self::Redriving(id) | Self::RedrivingAside(id) => Some(id),
             _ => None,
         }
+    }
+
+    /// The number of a letter that lies dead and refers to its event.
+    fn aside(self) -> Option<u64> {
+        match self {
+            Self::Aside(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Whether the event must stay where it was stored.
+    fn is_held(self) -> bool {
+        matches!(
+            self,
+            Self::Pending { .. } | Self::Aside(_) | Self::RedrivingAside(_)
+        )
     }
 }
 
@@ -104,6 +134,15 @@ impl Model {
         Sequence(self.base + u64::from(place))
     }
 
+    fn place_of(&self, (lane, place): (u8, u8)) -> LetterPlace {
+        let is_aside = |fate: &&Fate| matches!(fate, Fate::Aside(_) | Fate::RedrivingAside(_));
+        let fate = self.fates.get(&(lane, place)).filter(is_aside);
+        LetterPlace {
+            lane: LaneId(u32::from(lane)),
+            referred: fate.map(|_| self.sequence(place)),
+        }
+    }
+
     fn resolve(&mut self, lane: u8, place: u8, fate: Fate) {
         if let Some(now @ Fate::Pending { .. }) = self.fates.get_mut(&(lane, place)) {
             *now = fate;
@@ -130,12 +169,14 @@ impl Model {
             assert_eq!(totals.delivered, count(|f| *f == Fate::Delivered));
             assert_eq!(totals.expired, count(|f| *f == Fate::Expired));
             assert_eq!(totals.discarded, count(|f| *f == Fate::Discarded));
-            assert_eq!(totals.dead, count(|f| matches!(f, Fate::Dead(_))));
-            assert_eq!(totals.redriving, count(|f| matches!(f, Fate::Redriving(_))));
+            assert_eq!(totals.dead, count(|f| f.dead().is_some()));
+            assert_eq!(totals.redriving, count(|f| f.redriving().is_some()));
         }
         for ((lane, place), fate) in &self.fates {
             let id = LaneId(u32::from(*lane));
             let sequence = self.sequence(*place);
+            let is_held = shard.progress.view(id, |view| view.is_held(sequence));
+            assert_eq!(is_held, fate.is_held(), "{fate:?}");
             let attempts = shard
                 .progress
                 .retry_of(id, sequence)
@@ -157,9 +198,14 @@ impl Model {
     fn check_killed(&self, killed: &Shard) {
         let letters = killed.progress.read_letters(|connection| {
             connection
-                .prepare("SELECT lane, redriving FROM dead_letters")?
+                .prepare("SELECT lane, redriving, referred, sequence FROM dead_letters")?
                 .query_map([], |row| {
-                    Ok((row.get::<_, u32>(0)?, row.get::<_, bool>(1)?))
+                    let referred = row.get::<_, bool>(2)?;
+                    let sequence = Sequence(row.get::<_, i64>(3)?.cast_unsigned());
+                    Ok((
+                        (row.get::<_, u32>(0)?, row.get::<_, bool>(1)?),
+                        referred.then_some(sequence),
+                    ))
                 })?
                 .collect::<rusqlite::Result<Vec<_>>>()
         });
@@ -179,12 +225,23 @@ impl Model {
                     + totals.discarded
             );
             let held =
-                |redriving| letters.iter().filter(|l| **l == (id.0, redriving)).count() as u64;
+                |redriving| letters.iter().filter(|l| l.0 == (id.0, redriving)).count() as u64;
             assert_eq!((totals.dead, totals.redriving), (held(false), held(true)));
+            // What a letter refers to is held, and nothing else that is resolved.
+            for sequence in &all {
+                let referred = letters
+                    .iter()
+                    .any(|l| l.0.0 == id.0 && l.1 == Some(*sequence));
+                let resolved = killed.progress.is_resolved(id, *sequence);
+                let is_held = killed.progress.view(id, |view| view.is_held(*sequence));
+                assert_eq!(is_held, referred || !resolved);
+                assert!(!referred || resolved, "never both a letter and pending");
+            }
         }
         for ((lane, place), fate) in &self.durable {
             let id = LaneId(u32::from(*lane));
-            if !matches!(fate, Fate::Pending { .. }) {
+            // A letter that refers to its event may have become pending again.
+            if !fate.is_held() {
                 assert!(killed.progress.is_resolved(id, self.sequence(*place)));
             }
         }
@@ -230,6 +287,20 @@ fn apply(shard: Shard, model: &mut Model, step: Step) -> Shard {
                 model.resolve(lane, place, Fate::Dead(letter));
             }
         }
+        Step::SetAside(lane, place) => {
+            let (id, sequence, at) = (lane_id(lane), model.sequence(place), Timestamp::EPOCH);
+            let letter = progress.change(|memory| {
+                memory.set_aside(id, DESTINATION, sequence, SetAside::BacklogLimit, at)
+            });
+            if let Some(letter) = letter {
+                model.resolve(lane, place, Fate::Aside(letter));
+            }
+        }
+        Step::DiscardPending(lane, place) => {
+            let (id, sequence) = (lane_id(lane), model.sequence(place));
+            progress.change(|memory| memory.discard_pending(id, sequence));
+            model.resolve(lane, place, Fate::Discarded);
+        }
         Step::Fail(lane, place) | Step::Start(lane, place) => {
             let (id, sequence) = (lane_id(lane), model.sequence(place));
             if let Some(Fate::Pending { attempts }) = model.fates.get_mut(&(lane, place)) {
@@ -244,40 +315,18 @@ fn apply(shard: Shard, model: &mut Model, step: Step) -> Shard {
                 progress.record_failure(id, sequence, attempt(9), Timestamp::EPOCH);
             }
         }
-        Step::Redrive(n) => {
-            let dead = model.nth(n, Fate::dead);
-            if let Some((at, letter)) = dead {
-                assert!(progress.change(|m| m.redrive(letter, lane_id(at.0))));
-                assert!(!progress.change(|m| m.redrive(letter, lane_id(at.0))));
-                model.fates.insert(at, Fate::Redriving(letter));
-            }
-        }
-        Step::Discard(n) => {
-            let dead = model.nth(n, Fate::dead);
-            if let Some((at, letter)) = dead {
-                assert!(progress.change(|m| m.discard(letter, lane_id(at.0))));
-                model.fates.insert(at, Fate::Discarded);
-            }
-        }
-        Step::EndRedrive(n, how) => {
-            let under_way = model.nth(n, Fate::redriving);
-            if let Some((at, letter)) = under_way {
-                let (resolution, fate) = match how {
-                    0 => (Resolution::Delivered, Fate::Delivered),
-                    1 => (Resolution::Expired, Fate::Expired),
-                    _ => (dead(2), Fate::Dead(letter)),
-                };
-                progress.settle_letter(letter, resolution.clone());
-                progress.settle_letter(letter, resolution);
-                model.fates.insert(at, fate);
-            }
-        }
         Step::RaiseFloor(lane) => {
-            let unresolved = (0..EVENTS).find(|place| {
-                matches!(model.fates.get(&(lane, *place)), Some(Fate::Pending { .. }))
-            });
-            let floor = model.sequence(unresolved.unwrap_or(EVENTS));
+            let is_held = |place: &u8| {
+                model
+                    .fates
+                    .get(&(lane, *place))
+                    .is_some_and(|f| f.is_held())
+            };
+            let floor = model.sequence((0..EVENTS).find(is_held).unwrap_or(EVENTS));
             progress.raise_floor(lane_id(lane), floor);
+        }
+        Step::Redrive(_) | Step::Discard(_) | Step::Revive(_) | Step::EndRedrive(..) => {
+            act(progress, model, &step);
         }
         Step::Durable => {
             progress.durable_soon().unwrap();
@@ -292,4 +341,59 @@ fn apply(shard: Shard, model: &mut Model, step: Step) -> Shard {
         Step::FullDisk => progress.inject(failure(ffi::SQLITE_FULL)),
     }
     shard
+}
+
+/// What operators make of letters, and how redrives end.
+fn act(progress: &Progress, model: &mut Model, step: &Step) {
+    let lane_id = |lane: u8| LaneId(u32::from(lane));
+    match *step {
+        Step::Redrive(n) => {
+            let dead = model.nth(n, Fate::dead);
+            if let Some((at, letter)) = dead {
+                let place = model.place_of(at);
+                assert!(progress.change(|m| m.redrive(letter, place)));
+                assert!(!progress.change(|m| m.redrive(letter, place)));
+                let sequence = model.sequence(at.1);
+                assert!(!progress.change(|m| m.revive(letter, place.lane, sequence)));
+                let fate = match place.referred {
+                    Some(_) => Fate::RedrivingAside(letter),
+                    None => Fate::Redriving(letter),
+                };
+                model.fates.insert(at, fate);
+            }
+        }
+        Step::Discard(n) => {
+            let dead = model.nth(n, Fate::dead);
+            if let Some((at, letter)) = dead {
+                let place = model.place_of(at);
+                assert!(progress.change(|m| m.discard(letter, place)));
+                model.fates.insert(at, Fate::Discarded);
+            }
+        }
+        Step::Revive(n) => {
+            if let Some((at, letter)) = model.nth(n, Fate::aside) {
+                let (id, sequence) = (lane_id(at.0), model.sequence(at.1));
+                assert!(progress.change(|m| m.revive(letter, id, sequence)));
+                assert!(!progress.change(|m| m.revive(letter, id, sequence)));
+                model.fates.insert(at, Fate::Pending { attempts: 0 });
+            }
+        }
+        Step::EndRedrive(n, how) => {
+            let under_way = model.nth(n, Fate::redriving);
+            if let Some((at, letter)) = under_way {
+                let (resolution, fate) = match how {
+                    0 => (Resolution::Delivered, Fate::Delivered),
+                    1 => (Resolution::Expired, Fate::Expired),
+                    _ => match model.place_of(at).referred {
+                        Some(_) => (dead(2), Fate::Aside(letter)),
+                        None => (dead(2), Fate::Dead(letter)),
+                    },
+                };
+                progress.settle_letter(letter, resolution.clone());
+                progress.settle_letter(letter, resolution);
+                model.fates.insert(at, fate);
+            }
+        }
+        _ => unreachable!("the others are no operator's"),
+    }
 }
