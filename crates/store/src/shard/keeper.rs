@@ -64,7 +64,8 @@ pub(crate) fn run_checkpoints(shard: &Shard, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         let due = due_for_checkpoint(shard);
         if due.is_empty() {
-            std::thread::sleep(CHECKPOINT_EVERY);
+            // Not a sleep: whoever stops the store ends it.
+            std::thread::park_timeout(CHECKPOINT_EVERY);
         }
         for segment in due {
             checkpoint(shard, &segment);

@@ -278,9 +278,13 @@ impl Threads {
         }
     }
 
-    /// Tells the threads beside the writer to end, without waiting.
+    /// Tells the threads beside the writer to end, without waiting: those that pause between two rounds
+    /// are woken, so that a stop takes no longer than what is under way.
     pub(crate) fn let_go(&self) {
         self.stop.store(true, Ordering::Release);
+        for other in &self.others {
+            other.thread().unpark();
+        }
     }
 }
 

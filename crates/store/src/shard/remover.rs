@@ -38,7 +38,8 @@ pub(crate) fn run(shard: &Shard, stop: &AtomicBool) {
                 return;
             }
         }
-        std::thread::sleep(LOOK_EVERY);
+        // Not a sleep: whoever stops the store ends it.
+        std::thread::park_timeout(LOOK_EVERY);
     }
 }
 
@@ -144,7 +145,7 @@ impl Pace<'_> {
     /// that lacks room does not wait.
     fn pause(&self, took: Duration) -> bool {
         if self.shard.space.wanted() == 0 {
-            std::thread::sleep(pause_after(took));
+            std::thread::park_timeout(pause_after(took));
         }
         !self.stop.load(Ordering::Acquire)
     }
