@@ -2,6 +2,8 @@
 //! would notice them. Only with the feature `failpoints`, which is never a default: without it both macros
 //! leave nothing behind, not even the name (`crates/torture/tests/released.rs` looks for them in the binary).
 //!
+//! Limits are smaller too (`hastened`), so that a short run meets what otherwise happens once in a while.
+//!
 //! ```text
 //! WAYHOLD_FAILPOINT=group.committed:3   kill -9 of itself when that point is reached for the third time
 //! WAYHOLD_PLANTED=answer-before-sync    this fault, all the time
@@ -43,12 +45,15 @@ macro_rules! planted {
 }
 
 #[cfg(feature = "failpoints")]
-pub use armed::{is_planted, reached};
+pub use armed::{hastened, is_planted, reached};
 
 #[cfg(feature = "failpoints")]
 mod armed {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Once, OnceLock};
+    use std::time::Duration;
+
+    use crate::options::Options;
 
     /// Passes a point; does not return where this is the hit that the environment names.
     pub fn reached(name: &str) {
@@ -62,6 +67,15 @@ mod armed {
         static PLANTED: OnceLock<Option<String>> = OnceLock::new();
         let planted = PLANTED.get_or_init(|| std::env::var("WAYHOLD_PLANTED").ok());
         planted.as_deref() == Some(name)
+    }
+
+    /// The same options with limits at which a short run reaches every point.
+    pub fn hastened(options: Options) -> Options {
+        Options {
+            checkpoint_after: Duration::from_millis(150),
+            removal_step: 64 * 1024,
+            ..options
+        }
     }
 
     fn arm() {

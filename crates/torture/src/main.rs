@@ -27,6 +27,10 @@ enum Kind {
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "failpoints")]
+    if std::env::args().nth(1).as_deref() == Some("serve") {
+        return std::process::Termination::report(wayhold::cli::run());
+    }
     let verdict = match Arguments::parse().kind {
         Kind::CrashPoints(arguments) => crash_points::run(&arguments),
         Kind::IoErrors(arguments) => io_errors::run(&arguments),

@@ -112,6 +112,8 @@ async fn serve(config: Arc<Config>, output: &mut Output) -> Result<(), Failure> 
 
 async fn open(config: &Config, ports: &Ports) -> Result<(Store, wayhold_store::Recovery), Failure> {
     let (data, options) = (config.data.clone(), config.store.clone());
+    #[cfg(feature = "failpoints")]
+    let options = wayhold_store::failpoint::hastened(options);
     let clock = Arc::clone(&ports.clock);
     let opened = blocking(move || Store::open(&data, options, clock)).await;
     let opened = opened.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;

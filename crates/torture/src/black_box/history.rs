@@ -1,9 +1,7 @@
-//! What the clients were told and what the destinations received, kept outside of the system, and the
-//! judgement over both. The rules: what was acknowledged arrives; nothing arrives that was refused or
-//! never sent; bodies are identical; first appearances of a key come in the order of acceptance; repeats
-//! stay within the bound; and what the server counts is what the history counts.
+//! What the clients were told and what the destinations received, kept outside of the system, and how a run
+//! is brought before the judge (`judge`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -14,11 +12,15 @@ use serde_json::value::RawValue;
 
 use super::client::{Answer, Client};
 use super::episode::invalid;
+use super::judge::{Books, Evidence, Finding, judge};
 use super::receiver::Receiver;
 use super::server::Server;
 
 /// Ordering keys in use.
 const KEYS: u64 = 24;
+
+/// One event in this many goes to the file alone.
+const FOR_ARCHIVE_ALONE: u64 = 31;
 
 /// One event in this many has no key.
 const KEYLESS: u64 = 8;
@@ -31,6 +33,19 @@ impl Event {
     pub fn key(self) -> Option<u64> {
         let mixed = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         (!mixed.is_multiple_of(KEYLESS)).then_some(mixed / KEYLESS % KEYS)
+    }
+
+    /// Whether a route brings it to the webhook.
+    pub fn is_for_hook(self) -> bool {
+        !self.0.is_multiple_of(FOR_ARCHIVE_ALONE)
+    }
+
+    /// Its type, which the routes look at.
+    pub fn kind(self) -> &'static str {
+        match self.is_for_hook() {
+            true => "fault.test",
+            false => "fault.archived",
+        }
     }
 
     /// JSON, up to 2 KiB, that differs from every other event's.
@@ -63,6 +78,12 @@ pub struct Arrival {
     pub confirmed: bool,
     /// Bytes of the watched file when it arrived.
     pub watched: u64,
+    /// Which run of the server sent it.
+    pub run: u64,
+    /// When it arrived, in milliseconds of the destination's clock.
+    pub at: u64,
+    /// Until when the destination asked not to be sent it again.
+    pub not_before: Option<u64>,
 }
 
 /// Everything that clients were told.
@@ -70,6 +91,8 @@ pub struct Arrival {
 pub struct History {
     told: Mutex<BTreeMap<u64, Told>>,
     contradictions: Mutex<Vec<String>>,
+    /// Events whose discard was asked for, and whether that was confirmed.
+    discards: Mutex<BTreeMap<u64, bool>>,
 }
 
 impl History {
@@ -121,6 +144,11 @@ impl History {
                 told.insert(event.0, now);
             }
         }
+    }
+
+    /// Written before its discard is asked for, and again once that is confirmed.
+    pub fn discard(&self, event: Event, confirmed: bool) {
+        *self.discards.lock().unwrap().entry(event.0).or_default() |= confirmed;
     }
 
     pub fn contradict(&self, what: String) {
@@ -178,68 +206,22 @@ impl History {
     }
 }
 
-/// Shard and sequence of a position as answered, as one number: the order of acceptance within a key,
-/// which lies in one shard.
+/// A place in the order of acceptance within a key, which lies in one shard of a generation.
+pub fn place(generation: u64, shard: u64, sequence: u64) -> u64 {
+    generation << 56 | shard << 44 | sequence
+}
+
+/// The place that a position as answered names.
 fn sequence(position: &Value) -> u64 {
     let parse = |text: &str| {
-        let (shard, sequence) = text.strip_prefix("g1.s")?.split_once('.')?;
-        Some(shard.parse::<u64>().ok()? << 48 | sequence.parse::<u64>().ok()?)
+        let (generation, rest) = text.strip_prefix('g')?.split_once(".s")?;
+        let (shard, sequence) = rest.split_once('.')?;
+        let [generation, shard, sequence] =
+            [generation, shard, sequence].map(|part| part.parse::<u64>().ok());
+        Some(place(generation?, shard?, sequence?))
     };
     let found = position.as_str().and_then(parse);
     found.unwrap_or_else(|| panic!("expected a position: {position}"))
-}
-
-/// What was found wrong at one destination, and how often it was sent what it had confirmed.
-#[derive(Debug, Default)]
-pub struct Judgement {
-    pub lost: Vec<u64>,
-    pub wrong: Vec<String>,
-    pub repeats: u64,
-}
-
-/// Holds the arrivals at one destination against what clients were told.
-pub fn judge(told: &BTreeMap<u64, Told>, arrivals: &[Arrival]) -> Judgement {
-    let mut judgement = Judgement::default();
-    let mut confirmed: HashMap<u64, bool> = HashMap::new();
-    let mut furthest: HashMap<u64, u64> = HashMap::new();
-    for arrival in arrivals {
-        let number = arrival.number;
-        let mut wrong = |what: &str| judgement.wrong.push(format!("event {number} {what}"));
-        if !arrival.intact {
-            wrong("arrived with another body");
-        }
-        let sequence = match told.get(&number) {
-            Some(Told::Stored(sequence)) => *sequence,
-            Some(_) => {
-                wrong("arrived and is not stored");
-                continue;
-            }
-            None => {
-                wrong("arrived and was never sent");
-                continue;
-            }
-        };
-        if let Some(before) = confirmed.get_mut(&number) {
-            judgement.repeats += u64::from(*before);
-            *before |= arrival.confirmed;
-            continue;
-        }
-        confirmed.insert(number, arrival.confirmed);
-        if let Some(key) = Event(number).key() {
-            let furthest = furthest.entry(key).or_default();
-            if sequence < *furthest {
-                wrong(&format!("({sequence}) arrived after {furthest} of its key"));
-            }
-            *furthest = sequence.max(*furthest);
-        }
-    }
-    let arrived = |number: &u64| confirmed.get(number) == Some(&true);
-    judgement.lost = told
-        .iter()
-        .filter(|(number, told)| matches!(told, Told::Stored(_)) && !arrived(number))
-        .map(|(number, _)| *number)
-        .collect();
-    judgement
 }
 
 /// What a run must have reached, and may at most have cost.
@@ -288,41 +270,43 @@ pub fn judge_run(
     let status = server.drain();
     history.resolve(server);
     let told = history.told.lock().unwrap();
-    let stored = told
-        .values()
-        .filter(|told| matches!(told, Told::Stored(_)))
-        .count();
-    let mut report = String::new();
-    for what in &*history.contradictions.lock().unwrap() {
-        writeln!(report, "{what}").unwrap();
-    }
+    let discards = history.discards.lock().unwrap();
+    let contradictions = history.contradictions.lock().unwrap();
+    let asked = discards.keys().copied().collect();
+    let confirmed = discards.iter().filter(|(_, confirmed)| **confirmed);
+    let confirmed = confirmed.map(|(number, _)| *number).collect();
+    let at_hook = receiver.arrivals();
     let at_archive = archived(&server.archive());
-    let mut repeats = Vec::new();
-    for (name, arrivals, repeats_max) in [
-        ("hook", &receiver.arrivals(), HOOK_REPEATS_MAX),
-        ("archive", &at_archive, ARCHIVE_REPEATS_MAX),
-    ] {
-        let judgement = judge(&told, arrivals);
-        if !judgement.lost.is_empty() {
-            let (some, count) = (judgement.lost.iter().take(20), judgement.lost.len());
-            let some: Vec<_> = some.collect();
-            writeln!(report, "{name}: lost {count}, among them {some:?}").unwrap();
+    let evidence = |name: &str| Evidence {
+        told: told.clone(),
+        contradictions: &contradictions,
+        dead: server.dead_letters(name).into_values().collect(),
+        books: books(&status, name),
+        ..Evidence::default()
+    };
+    let hook = Evidence {
+        arrivals: &at_hook,
+        routed: Some(Event::is_for_hook),
+        discards_asked: asked,
+        discards_confirmed: confirmed,
+        repeats_max: HOOK_REPEATS_MAX * bounds.unclean_stops,
+        ..evidence("hook")
+    };
+    let archive = Evidence {
+        arrivals: &at_archive,
+        repeats_max: ARCHIVE_REPEATS_MAX * bounds.unclean_stops,
+        ..evidence("archive")
+    };
+    let mut report = String::new();
+    let repeats = [("hook", hook), ("archive", archive)].map(|(name, evidence)| {
+        let judgement = judge(&evidence);
+        for Finding { rule, what } in &judgement.findings {
+            writeln!(report, "{name}: {rule:?}: {what}").unwrap();
         }
-        for what in &judgement.wrong {
-            writeln!(report, "{name}: {what}").unwrap();
-        }
-        if judgement.repeats > repeats_max * bounds.unclean_stops {
-            writeln!(report, "{name}: {} repeats", judgement.repeats).unwrap();
-        }
-        repeats.push(judgement.repeats);
-        let destinations = status["destinations"].as_array().unwrap();
-        let books = destinations.iter().find(|one| one["name"] == name).unwrap();
-        for count in ["accepted", "delivered"] {
-            if books["accounting"][count] != stored {
-                let counted = &books["accounting"][count];
-                writeln!(report, "{name}: {count} {counted}, history {stored}").unwrap();
-            }
-        }
+        judgement.repeats
+    });
+    for what in server.faults() {
+        writeln!(report, "{what}").unwrap();
     }
     if !report.is_empty() {
         server.fail(&format!(
@@ -330,14 +314,32 @@ pub fn judge_run(
             told.len()
         ));
     }
+    let is_stored = |told: &&Told| matches!(told, Told::Stored(_));
+    let stored = told.values().filter(is_stored).count();
     let floor = bounds.stored_min;
     if stored < floor {
         invalid(&format!("only {stored} of {floor} events stored"));
     }
+    let [hook_repeats, archive_repeats] = repeats;
     Account {
         stored,
-        hook_repeats: repeats[0],
-        archive_repeats: repeats[1],
+        hook_repeats,
+        archive_repeats,
+    }
+}
+
+/// What the server counts of a destination.
+fn books(status: &Value, name: &str) -> Books {
+    let destinations = status["destinations"].as_array().unwrap();
+    let found = destinations.iter().find(|one| one["name"] == name).unwrap();
+    let count = |what: &str| found["accounting"][what].as_u64().unwrap();
+    Books {
+        accepted: count("accepted"),
+        delivered: count("delivered"),
+        pending: count("pending"),
+        dead: count("dead_lettered"),
+        expired: count("expired"),
+        discarded: count("discarded"),
     }
 }
 
@@ -376,72 +378,8 @@ fn archived_line(line: &str) -> Arrival {
         intact: line.data.get().as_bytes() == Event(number).body(),
         confirmed: true,
         watched: 0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn arrival(number: u64) -> Arrival {
-        Arrival {
-            number,
-            intact: true,
-            confirmed: true,
-            watched: 0,
-        }
-    }
-
-    /// Two events of one key, accepted in this order, and one more of another key.
-    fn three() -> (u64, u64, u64) {
-        let keyed = |number: &u64| Event(*number).key().is_some();
-        let first = (1..).find(keyed).unwrap();
-        let key = Event(first).key();
-        let second = (first + 1..).find(|n| Event(*n).key() == key).unwrap();
-        let other = (1..).find(|n| keyed(n) && Event(*n).key() != key).unwrap();
-        (first, second, other)
-    }
-
-    /// Lost, wrong and repeated, for what was told and what arrived.
-    fn judged(told: &[(u64, Told)], arrivals: &[Arrival]) -> (usize, usize, u64) {
-        let judgement = judge(&told.iter().copied().collect(), arrivals);
-        (
-            judgement.lost.len(),
-            judgement.wrong.len(),
-            judgement.repeats,
-        )
-    }
-
-    #[test]
-    fn a_broken_history_is_recognised_whatever_is_broken() {
-        let (first, second, other) = three();
-        let told = [
-            (first, Told::Stored(10)),
-            (second, Told::Stored(11)),
-            (other, Told::Stored(12)),
-        ];
-        let [a, b, c] = [first, second, other].map(arrival);
-        let unconfirmed = Arrival {
-            confirmed: false,
-            ..a
-        };
-        let altered = Arrival { intact: false, ..a };
-        for (arrivals, expected) in [
-            (vec![a, b, c], (0, 0, 0)),
-            (vec![c, a, b], (0, 0, 0)),
-            (vec![a, b], (1, 0, 0)),
-            (vec![b, a, c], (0, 1, 0)),
-            (vec![a, b, a, c], (0, 0, 1)),
-            (vec![a, a, b, c, c], (0, 0, 2)),
-            // A repetition after no answer is no repeat; without one the event did not arrive.
-            (vec![unconfirmed, a, b, c], (0, 0, 0)),
-            (vec![unconfirmed, b, c], (1, 0, 0)),
-            (vec![altered, b, c], (0, 1, 0)),
-            (vec![a, b, c, arrival(999)], (0, 1, 0)),
-        ] {
-            assert_eq!(judged(&told, &arrivals), expected, "{arrivals:?}");
-        }
-        assert_eq!(judged(&[(first, Told::Refused)], &[a]), (0, 1, 0));
-        assert_eq!(judged(&[(first, Told::Refused)], &[]), (0, 0, 0));
+        run: 0,
+        at: 0,
+        not_before: None,
     }
 }

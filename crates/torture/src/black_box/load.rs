@@ -36,17 +36,29 @@ pub struct Plan {
     next: AtomicU64,
     /// Repetitions that were recognised as such.
     pub duplicates: AtomicU64,
+    /// Whether producers send again until they are told.
+    pub is_patient: bool,
 }
 
 impl Plan {
     pub fn new(address: SocketAddr, seed: u64) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::with_patience(address, seed, false))
+    }
+
+    /// The same with producers that send again until they are told what became of it.
+    pub fn patient(address: SocketAddr, seed: u64) -> Arc<Self> {
+        Arc::new(Self::with_patience(address, seed, true))
+    }
+
+    fn with_patience(address: SocketAddr, seed: u64, is_patient: bool) -> Self {
+        Self {
             address,
             seed: Seed::new(seed),
             history: History::default(),
             next: AtomicU64::new(1),
             duplicates: AtomicU64::new(0),
-        })
+            is_patient,
+        }
     }
 
     /// The next event that nobody has sent.
@@ -132,9 +144,9 @@ fn produce(plan: &Plan, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             let again = match plan.send(&mut client, &events) {
                 Err(Silence::NotSent) => true,
-                Err(Silence::Unknown) => !plan.seed.one_in(3),
+                Err(Silence::Unknown) => plan.is_patient || !plan.seed.one_in(3),
                 Ok(answer) if answer.status == 202 => plan.seed.one_in(16),
-                Ok(_) => !plan.seed.one_in(3),
+                Ok(_) => plan.is_patient || !plan.seed.one_in(3),
             };
             if !again {
                 break;
@@ -148,8 +160,9 @@ fn produce(plan: &Plan, stop: &AtomicBool) {
 fn single(event: Event) -> (String, Vec<u8>) {
     let mut headers = format!(
         "Content-Type: application/json\r\nce-specversion: 1.0\r\nce-id: {}\r\n\
-         ce-source: /faults\r\nce-type: fault.test\r\n",
-        event.0
+         ce-source: /faults\r\nce-type: {}\r\n",
+        event.0,
+        event.kind()
     );
     if let Some(key) = event.key() {
         write!(headers, "ce-partitionkey: k{key}\r\n").unwrap();
@@ -165,8 +178,9 @@ fn batch(events: &[Event]) -> (String, Vec<u8>) {
                 .key()
                 .map_or_else(String::new, |key| format!(r#""partitionkey":"k{key}","#));
             format!(
-                r#"{{"specversion":"1.0","id":"{}","source":"/faults","type":"fault.test",{key}"datacontenttype":"application/json","data":{}}}"#,
+                r#"{{"specversion":"1.0","id":"{}","source":"/faults","type":"{}",{key}"datacontenttype":"application/json","data":{}}}"#,
                 event.0,
+                event.kind(),
                 String::from_utf8(event.body()).unwrap(),
             )
         })

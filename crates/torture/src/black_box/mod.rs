@@ -23,8 +23,10 @@ pub mod server;
 pub mod receiver;
 
 pub mod history;
+pub mod judge;
 
 pub mod load;
+pub mod operator;
 
 pub mod native;
 pub mod volume;

@@ -1,15 +1,18 @@
 //! The server as a process of its own: started, asked, killed, stopped. Its port stays the same over
 //! restarts, as its clients expect.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
 use super::client::Client;
@@ -36,6 +39,18 @@ tail_bytes = "256 KiB"
 bytes = "512 KiB"
 "#;
 
+/// A secret of the configuration, and a part of every event: neither may appear in the log.
+const CANARY_NAME: &str = "TORTURE_CANARY";
+const CANARY: &str = "canary-7f1c93";
+const SAMPLE_OF_BODY: &str = "\"pad\"";
+
+/// Most bytes that small segments leave behind when everything is drained: those that are kept, index files,
+/// progress with its log, the reserve, for several shards.
+const DISK_MAX: u64 = 64 << 20;
+
+/// Most memory of a server under this load, unoptimised.
+const MEMORY_MAX: u64 = 512 << 20;
+
 /// How many shards an episode's server has: one and three take turns.
 pub fn shards_of(seed: u64) -> u16 {
     if seed.is_multiple_of(2) { 3 } else { 1 }
@@ -49,7 +64,7 @@ pub fn use_binary(path: PathBuf) {
 }
 
 /// The binary that is tried: by default the one that lies beside this executable.
-fn binary() -> &'static Path {
+pub fn binary() -> &'static Path {
     BINARY.get_or_init(|| {
         let this = std::env::current_exe().unwrap();
         let beside = this.parent().filter(|folder| !folder.ends_with("deps"));
@@ -69,6 +84,7 @@ pub struct Server {
     folder: PathBuf,
     pub address: SocketAddr,
     program: PathBuf,
+    runs: Arc<AtomicU64>,
     environment: Vec<(String, String)>,
     child: Option<Child>,
 }
@@ -112,7 +128,15 @@ failures = 50
 open = "100ms"
 open_max = "200ms"
 
+[destinations.hook.headers]
+x-canary = {{ env = "{CANARY_NAME}" }}
+
 [[routes]]
+when = 'type == "fault.archived"'
+to = ["archive"]
+
+[[routes]]
+when = 'type != "fault.archived"'
 to = ["archive", "hook"]
 "#
         );
@@ -125,6 +149,7 @@ to = ["archive", "hook"]
             folder: folder.to_owned(),
             address,
             program: binary().to_owned(),
+            runs: Arc::default(),
             environment: Vec::new(),
             child: None,
         }
@@ -158,10 +183,12 @@ to = ["archive", "hook"]
             .append(true)
             .open(self.log_path())
             .unwrap();
+        self.runs.fetch_add(1, Ordering::Relaxed);
         let child = Command::new(&self.program)
             .args(["serve", "--config"])
             .arg(self.folder.join("wayhold.toml"))
             .current_dir(self.folder.parent().unwrap())
+            .env(CANARY_NAME, CANARY)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -300,6 +327,60 @@ to = ["archive", "hook"]
         std::thread::sleep(LOOK_EVERY);
     }
 
+    /// Counts its runs.
+    pub fn runs(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.runs)
+    }
+
+    /// Numbers of the dead letters of a destination, each with its event.
+    pub fn dead_letters(&self, destination: &str) -> BTreeMap<u64, u64> {
+        let mut letters = BTreeMap::new();
+        let mut after = String::new();
+        loop {
+            let page = self.get(&format!(
+                "/v1/dead-letters?destination={destination}{after}"
+            ));
+            for letter in page["items"].as_array().unwrap() {
+                let event = letter["event_id"].as_str().unwrap().parse().unwrap();
+                letters.insert(letter["id"].as_u64().unwrap(), event);
+            }
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => return letters,
+            }
+        }
+    }
+
+    /// What is wrong with its files, its size and its log, whatever its clients see.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut bytes = 0;
+        for path in files_below(&self.data()) {
+            bytes += std::fs::metadata(&path).map_or(0, |it| it.len());
+            if path.extension().is_some_and(|end| end == "db")
+                && let Some(fault) = integrity(&path)
+            {
+                faults.push(format!("{}: {fault}", path.display()));
+            }
+        }
+        if bytes > DISK_MAX {
+            faults.push(format!("{bytes} bytes on disk, at most {DISK_MAX}"));
+        }
+        let memory = self
+            .child
+            .as_ref()
+            .and_then(|child| memory_peak(child.id()));
+        if memory.is_some_and(|bytes| bytes > MEMORY_MAX) {
+            faults.push(format!("{memory:?} bytes of memory, at most {MEMORY_MAX}"));
+        }
+        let log = self.log();
+        let mut said = [CANARY, SAMPLE_OF_BODY].into_iter();
+        if let Some(canary) = said.find(|canary| log.contains(canary)) {
+            faults.push(format!("the log holds {canary:?}"));
+        }
+        faults
+    }
+
     /// What the process said, over all its runs.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
@@ -333,6 +414,39 @@ fn is_frozen(process: u32) -> bool {
         let state = status.rsplit(") ").next().unwrap_or_default();
         state.is_empty() || state.starts_with(['T', 'D', 'Z', 'X'])
     })
+}
+
+/// All files below a folder; what disappears meanwhile is left out.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let below = |path: PathBuf| match path.is_dir() {
+        true => files_below(&path),
+        false => vec![path],
+    };
+    entries.map(|entry| entry.path()).flat_map(below).collect()
+}
+
+/// What SQLite finds wrong with a database; nothing of one that was removed meanwhile.
+fn integrity(path: &Path) -> Option<String> {
+    let checked = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).and_then(
+        |connection| connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)),
+    );
+    match checked {
+        Ok(found) if found == "ok" => None,
+        Ok(found) => Some(found),
+        Err(_) if !path.exists() => None,
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// The most memory that a process had at once, in bytes.
+fn memory_peak(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
 }
 
 impl Drop for Server {

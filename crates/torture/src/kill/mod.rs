@@ -1,17 +1,25 @@
-//! `kill -9` with many requests in flight: at random moments, also while it starts.
+//! `kill -9` with many requests in flight: at random moments, also while it starts; at named points
+//! (`points`); and once with everything that may follow (`combined`).
 
 #![expect(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     reason = "a harness that meets the unexpected stops there, and says where"
 )]
 
+mod combined;
+pub mod points;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use tempfile::TempDir;
 
 use crate::black_box::episode::{Series, invalid};
-use crate::black_box::history::{Bounds, judge_run};
+use crate::black_box::history::{Account, Bounds, judge_run};
 use crate::black_box::load::{Load, PRODUCERS, Plan};
+use crate::black_box::operator::{Operator, redrive_all};
 use crate::black_box::receiver::{Mood, Receiver};
 use crate::black_box::server::{SMALL_SEGMENTS, Server, shards_of};
 use crate::{Budget, Verdict};
@@ -22,22 +30,67 @@ const KILLS_PER_EPISODE: u64 = 10;
 /// Kills of a short run.
 const KILLS: u64 = 20;
 
+/// Segments and a window so small that index files are forgotten during an episode. Producers are patient then:
+/// what they send again is known.
+const SMALL_WINDOW: &str = "window_ids = 2000\nsegment_rows = 250\n";
+
 /// What is tried.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     budget: Budget,
+
+    /// Only these kills; otherwise all of them, one after the other, the points first.
+    #[arg(long)]
+    at: Option<At>,
+}
+
+/// When a server is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum At {
+    /// At random moments.
+    Random,
+    /// At every named point, at several hits.
+    Points,
+    /// Inside a commit, and then everything that may follow, a power cut included.
+    Combined,
 }
 
 /// Runs it.
 pub fn run(arguments: &Arguments) -> Verdict {
-    at_random(&arguments.budget)
+    let budget = &arguments.budget;
+    match arguments.at {
+        Some(At::Random) => at_random(budget),
+        Some(At::Points) => points::run(budget),
+        Some(At::Combined) => combined::run(budget),
+        None => all(budget),
+    }
+}
+
+/// The points, then the combined scenario, then random moments for the rest of the count; each within the time.
+fn all(budget: &Budget) -> Verdict {
+    let of = |count| Budget {
+        count: Some(count),
+        ..budget.clone()
+    };
+    let short = points::names().len() as u64;
+    let wanted = budget.count.unwrap_or(short + KILLS);
+    let at_points = wanted.min(points::whole_pass());
+    let verdict = points::run(&of(at_points));
+    if verdict != Verdict::Held {
+        return verdict;
+    }
+    let verdict = combined::run(&of(wanted.div_ceil(200)));
+    match (verdict, wanted - at_points) {
+        (Verdict::Held, rest @ 1..) => at_random(&of(rest)),
+        (verdict, _) => verdict,
+    }
 }
 
 /// Kills at random moments.
 pub fn at_random(budget: &Budget) -> Verdict {
     let series = Series {
-        kind: "kill",
+        kind: "kill --at random",
         cases: "kills",
         count: KILLS,
         per_episode: KILLS_PER_EPISODE,
@@ -52,6 +105,7 @@ fn episode(seed: u64, kills: u64) -> String {
     std::fs::create_dir(&folder).unwrap();
     let receiver = Receiver::start(seed, Mood::Flaky);
     let mut server = Server::prepare_sharded(&folder, receiver.address, SMALL_SEGMENTS, shards);
+    receiver.follow(&server);
     let plan = Plan::new(server.address, seed);
     let load = Load::start(&plan, PRODUCERS);
     let mut while_starting = 0;
@@ -84,4 +138,54 @@ fn episode(seed: u64, kills: u64) -> String {
     let (status, _) = server.terminate();
     assert!(status.success(), "{status}");
     format!("{shards} shards, {kills} kills ({while_starting} while starting), {account}")
+}
+
+/// An instrumented server under load, with an operator at work and a receiver that refuses some for good.
+struct Story {
+    server: Server,
+    receiver: Receiver,
+    plan: Arc<Plan>,
+    _root: TempDir,
+}
+
+impl Story {
+    fn new(seed: u64) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("server");
+        std::fs::create_dir(&folder).unwrap();
+        let receiver = Receiver::start(seed, Mood::Picky);
+        let store = format!("{SMALL_WINDOW}{SMALL_SEGMENTS}");
+        let mut server =
+            Server::prepare_sharded(&folder, receiver.address, &store, shards_of(seed));
+        server.set_program(points::instrumented());
+        receiver.follow(&server);
+        Self {
+            plan: Plan::patient(server.address, seed),
+            server,
+            receiver,
+            _root: root,
+        }
+    }
+
+    /// Heals everything and judges.
+    fn judge(&mut self, bounds: Bounds) -> Account {
+        self.receiver.feel(Mood::Well);
+        redrive_all(&self.plan);
+        judge_run(&mut self.server, &self.plan.history, &self.receiver, bounds)
+    }
+}
+
+/// Lets faults happen under load, which answer how many unclean stops there were, and judges.
+fn under_load(seed: u64, faults: impl FnOnce(&mut Story) -> u64) -> Account {
+    let mut story = Story::new(seed);
+    let load = Load::start(&story.plan, PRODUCERS);
+    let operator = Operator::start(&story.plan);
+    let unclean_stops = faults(&mut story);
+    story.server.start();
+    operator.stop(&story.plan);
+    load.stop();
+    story.judge(Bounds {
+        stored_min: 100,
+        unclean_stops,
+    })
 }

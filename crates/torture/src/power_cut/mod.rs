@@ -68,6 +68,7 @@ fn episode(seed: u64, cuts: u64) -> String {
     let receiver = Receiver::start(seed, Mood::Flaky);
     let mut server =
         Server::prepare_sharded(volume.path(), receiver.address, SMALL_SEGMENTS, shards);
+    receiver.follow(&server);
     let plan = Plan::new(server.address, seed);
     let load = Load::start(&plan, PRODUCERS);
     for _ in 0..cuts {

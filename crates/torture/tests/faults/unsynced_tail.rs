@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use wayhold_torture::black_box::client::{Client, Silence};
-use wayhold_torture::black_box::history::{Bounds, Event, Told, judge_run};
+use wayhold_torture::black_box::history::{Bounds, Event, Told, judge_run, place};
 use wayhold_torture::black_box::load::Plan;
 use wayhold_torture::black_box::native::{Action, SEGMENT_WAL, Shim};
 use wayhold_torture::black_box::receiver::{Mood, Receiver};
@@ -115,7 +115,7 @@ fn an_unsynced_tail_is_shown_to_nobody_whenever_the_next_start_is_killed() {
     };
     let account = judge_run(&mut server, &plan.history, &receiver, bounds);
     println!("{lost} of {SYNCS_OF_A_START} tails lost unseen, {account}");
-    assert_eq!(plan.history.told(Event(1)), Told::Stored(1));
+    assert_eq!(plan.history.told(Event(1)), Told::Stored(place(1, 0, 1)));
 }
 
 fn count(syncs: &[String], end: &str) -> usize {
