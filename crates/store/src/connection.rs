@@ -12,6 +12,8 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use thiserror::Error;
 
+use crate::disk::with_suffix;
+
 /// Oldest SQLite that is used: the release that fixed the WAL-reset bug, which could corrupt a database
 /// when two connections wrote and checkpointed at the same moment.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
@@ -29,6 +31,8 @@ pub(crate) enum Access {
     Write,
     /// Read a file that exists.
     Read,
+    /// Look at a file that no process has open and change nothing, not even beside it.
+    Examine,
 }
 
 /// How pages that hold nothing any more are given back.
@@ -151,15 +155,16 @@ pub(crate) fn open(
     let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX
         | match access {
             Access::Create | Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
-            Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
+            Access::Read | Access::Examine => OpenFlags::SQLITE_OPEN_READ_ONLY,
         };
     if access == Access::Create {
         // SQLite itself cannot be asked to refuse a file that exists.
         File::create_new(path).map_err(ConnectionError::Make)?;
     }
-    let connection = match vfs {
-        Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs)?,
-        None => Connection::open_with_flags(path, flags)?,
+    let connection = match (access, vfs) {
+        (Access::Examine, _) => examine(path, flags)?,
+        (_, Some(vfs)) => Connection::open_with_flags_and_vfs(path, flags, vfs)?,
+        (_, None) => Connection::open_with_flags(path, flags)?,
     };
     connection.busy_timeout(BUSY_TIMEOUT)?;
     // A close that checkpoints would write to a file after its last sync was answered for.
@@ -192,9 +197,50 @@ pub(crate) fn open(
             set(&connection, "synchronous", "FULL", "2")?;
             set(&connection, "wal_autocheckpoint", "0", "0")?;
         }
-        Access::Read => set(&connection, "query_only", "ON", "1")?,
+        Access::Read | Access::Examine => set(&connection, "query_only", "ON", "1")?,
     }
     Ok(connection)
+}
+
+/// What SQLite's own check finds wrong with a file, at most `max` sentences; none where it is sound.
+pub(crate) fn integrity(connection: &Connection, max: u32) -> Vec<String> {
+    let found = connection
+        .prepare(&format!("PRAGMA integrity_check({max})"))
+        .and_then(|mut check| {
+            let rows = check.query_map([], |row| row.get::<_, String>(0))?;
+            rows.collect::<Result<Vec<_>, _>>()
+        });
+    match found {
+        Ok(found) if found == ["ok"] => Vec::new(),
+        Ok(found) => found,
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+/// Opens a file without locks, and without the shared memory that SQLite would make beside it: the index of its
+/// log is kept on the heap. A file without a log is read as if on a medium that cannot be written, since
+/// SQLite would make an empty log otherwise.
+fn examine(path: &Path, flags: OpenFlags) -> Result<Connection, ConnectionError> {
+    /// SQLite's name of the system's files without locks.
+    const WITHOUT_LOCKS: &str = "unix-none";
+    let log = std::fs::metadata(with_suffix(path, "-wal"));
+    if log.is_ok_and(|log| log.len() > 0) {
+        let connection = Connection::open_with_flags_and_vfs(path, flags, WITHOUT_LOCKS)?;
+        set(&connection, "locking_mode", "EXCLUSIVE", "exclusive")?;
+        return Ok(connection);
+    }
+    let mut uri = String::from("file:");
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => {
+                uri.push(char::from(*byte));
+            }
+            _ => uri.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    uri.push_str("?immutable=1");
+    let flags = flags | OpenFlags::SQLITE_OPEN_URI;
+    Ok(Connection::open_with_flags(uri, flags)?)
 }
 
 /// Sets a pragma and reads it back.
@@ -242,6 +288,54 @@ mod tests {
         free_pages: FreePages::ReturnInSteps,
         cache_kib: 512,
     };
+
+    #[test]
+    fn what_is_examined_is_read_whole_and_nothing_is_changed_or_left_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("a folder?with=signs%");
+        std::fs::create_dir(&dir).unwrap();
+        let path = dir.join("1.db");
+        let writer = open(&path, Access::Create, PROFILE, None).unwrap();
+        let insert = "CREATE TABLE IF NOT EXISTS t(x); INSERT INTO t VALUES (1);";
+        writer.execute_batch(insert).unwrap();
+        drop(writer);
+        let writer = open(&path, Access::Write, PROFILE, None).unwrap();
+        writer
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+            .unwrap();
+        writer.execute_batch(insert).unwrap();
+        drop(writer);
+        let files = || {
+            let names = std::fs::read_dir(&dir).unwrap();
+            let mut files: Vec<_> = names
+                .map(|entry| entry.unwrap().path())
+                .map(|path| (path.clone(), std::fs::read(path).unwrap()))
+                .collect();
+            files.sort();
+            files
+        };
+        // With a log, with an empty one, and without any; the first shared memory is of the writer.
+        std::fs::remove_file(dir.join("1.db-shm")).unwrap();
+        for (rows, step) in [(2, None), (1, Some("empty")), (1, Some("gone"))] {
+            match step {
+                None => {}
+                Some("empty") => std::fs::write(dir.join("1.db-wal"), []).unwrap(),
+                Some(_) => std::fs::remove_file(dir.join("1.db-wal")).unwrap(),
+            }
+            let before = files();
+            let reader = open(&path, Access::Examine, PROFILE, None).unwrap();
+            let count: i64 = reader
+                .query_row("SELECT count(*) FROM t", [], |row| row.get(0))
+                .unwrap();
+            assert_eq!(count, rows, "{step:?}");
+            reader
+                .execute_batch("INSERT INTO t VALUES (2)")
+                .unwrap_err();
+            assert!(files() == before, "{step:?}");
+            drop(reader);
+            assert!(files() == before, "{step:?}");
+        }
+    }
 
     #[test]
     fn a_new_file_keeps_its_settings_for_every_later_connection() {

@@ -140,17 +140,35 @@ impl SegmentReader {
         vfs: Option<&str>,
     ) -> Result<(Self, Identity), SegmentError> {
         let connection = connection::open(path, Access::Read, profile(4096), vfs)?;
-        let identity = read_identity(&connection)?;
-        if expected.is_some_and(|expected| expected != identity) {
+        let (identity, seed) = read_identity(&connection)?;
+        if seed != hash_seed || expected.is_some_and(|expected| expected != identity) {
             return Err(SegmentError::Foreign);
         }
+        let reader = Self::of(connection, &identity, hash_seed);
+        Ok((reader, identity))
+    }
+
+    /// Opens the file of a stopped store without changing anything; also who it is and the seed of its node,
+    /// whichever that is.
+    pub(crate) fn examine(path: &Path) -> Result<(Self, Identity, u64), SegmentError> {
+        let connection = connection::open(path, Access::Examine, profile(4096), None)?;
+        let (identity, seed) = read_identity(&connection)?;
+        Ok((Self::of(connection, &identity, seed), identity, seed))
+    }
+
+    /// What SQLite itself finds wrong with the file, at most `max` sentences.
+    pub(crate) fn check(&self, max: u32) -> Vec<String> {
+        connection::integrity(&self.connection, max)
+    }
+
+    fn of(connection: Connection, identity: &Identity, hash_seed: u64) -> Self {
         let origin = Origin {
             generation: Generation(identity.generation),
             shard: ShardId(identity.shard),
             check_seed: identity.check_seed(),
             hash_seed,
         };
-        Ok((Self { connection, origin }, identity))
+        Self { connection, origin }
     }
 
     /// Reads these sequences (ascending), at most `bytes_max` bytes of events. Missing rows count as
@@ -320,10 +338,11 @@ pub(crate) fn checkpoint(path: &Path, vfs: Option<&str>) -> Result<bool, Connect
     Ok(busy == 0)
 }
 
-fn read_identity(connection: &Connection) -> Result<Identity, SegmentError> {
-    let (format, identity) = connection
+/// Who a segment is, and the hash seed of the node that wrote it.
+fn read_identity(connection: &Connection) -> Result<(Identity, u64), SegmentError> {
+    let (format, identity, seed) = connection
         .query_row(
-            "SELECT format, uuid, number, generation, shard FROM segment",
+            "SELECT format, uuid, number, generation, shard, hash_seed FROM segment",
             [],
             |row| {
                 let uuid: Vec<u8> = row.get(1)?;
@@ -333,14 +352,15 @@ fn read_identity(connection: &Connection) -> Result<Identity, SegmentError> {
                     generation: row.get(3)?,
                     shard: row.get(4)?,
                 };
-                Ok((row.get::<_, u32>(0)?, identity))
+                let seed = row.get::<_, i64>(5)?.cast_unsigned();
+                Ok((row.get::<_, u32>(0)?, identity, seed))
             },
         )
         .map_err(ConnectionError::from)?;
     if format > FORMAT {
         return Err(SegmentError::Newer(format));
     }
-    Ok(identity)
+    Ok((identity, seed))
 }
 
 fn profile(page_size: u32) -> Profile {
