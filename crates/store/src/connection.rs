@@ -235,7 +235,7 @@ fn examine(path: &Path, flags: OpenFlags) -> Result<Connection, ConnectionError>
             b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => {
                 uri.push(char::from(*byte));
             }
-            _ => uri.push_str(&format!("%{byte:02x}")),
+            _ => uri.extend(format!("%{byte:02x}").chars()),
         }
     }
     uri.push_str("?immutable=1");

@@ -5,9 +5,13 @@
 //! A file of an older version is brought up to date when it is opened, in one transaction with its version, so
 //! that a crash leaves the one or the other. A newer one is never touched.
 
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::backup::Backup;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use crate::connection::ConnectionError;
+use crate::connection::{self, Access, ConnectionError, Profile};
 
 /// A kind of file and its versions. Version 1 is the first; the newest is one above the number of upgrades.
 #[derive(Debug)]
@@ -28,6 +32,27 @@ impl Format {
     pub(crate) fn stamp(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         transaction.pragma_update(None, "application_id", self.application_id)?;
         transaction.pragma_update(None, "user_version", self.newest())
+    }
+
+    /// Opens a file of a stopped store without changing it; also its version. One of an older version is brought
+    /// up to date in a copy in memory.
+    ///
+    /// # Errors
+    /// As of `of`, or it cannot be read.
+    pub(crate) fn examine(
+        &self,
+        path: &Path,
+        profile: Profile,
+    ) -> Result<(Connection, u32), ConnectionError> {
+        let connection = connection::open(path, Access::Examine, profile, None)?;
+        let found = self.of(&connection)?;
+        if found == self.newest() {
+            return Ok((connection, found));
+        }
+        let mut copy = Connection::open_in_memory()?;
+        Backup::new(&connection, &mut copy)?.run_to_completion(i32::MAX, Duration::ZERO, None)?;
+        self.upgrade(&mut copy)?;
+        Ok((copy, found))
     }
 
     /// The version of a file of this kind.
@@ -143,6 +168,38 @@ mod tests {
         broken.upgrade(&mut connection).unwrap_err();
         assert_eq!(broken.of(&connection).unwrap(), 1);
         FORMATS[2].upgrade(&mut connection).unwrap();
+    }
+
+    #[test]
+    fn an_older_file_is_read_as_if_it_were_new_and_stays_as_it_is() {
+        const PROFILE: Profile = Profile {
+            page_size: 4096,
+            free_pages: connection::FreePages::Keep,
+            cache_kib: 64,
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        let mut file = connection::open(&path, Access::Create, PROFILE, None).unwrap();
+        let transaction = file.transaction().unwrap();
+        transaction
+            .execute_batch("CREATE TABLE t(a); INSERT INTO t VALUES (1)")
+            .unwrap();
+        FORMATS[0].stamp(&transaction).unwrap();
+        transaction.commit().unwrap();
+        drop(file);
+        let before =
+            [&path, &folder.path().join("a.db-wal")].map(|path| std::fs::read(path).unwrap());
+        let (examined, found) = FORMATS[2].examine(&path, PROFILE).unwrap();
+        let b: i64 = examined
+            .query_row("SELECT b FROM t", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!((b, found), (14, 1));
+        drop(examined);
+        let after =
+            [&path, &folder.path().join("a.db-wal")].map(|path| std::fs::read(path).unwrap());
+        assert!(before == after);
+        let refused = FORMATS[0].examine(&path, PROFILE);
+        assert_eq!(refused.unwrap().1, 1);
     }
 
     #[test]

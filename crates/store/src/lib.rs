@@ -39,6 +39,8 @@ mod format;
 pub mod catalog;
 pub mod progress;
 
+pub mod rescue;
+
 #[cfg(any(test, feature = "prefill"))]
 pub mod prefill;
 

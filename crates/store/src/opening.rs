@@ -209,6 +209,9 @@ impl Opened {
     }
 }
 
+/// Name of the lock's file in the data directory.
+const LOCK: &str = "LOCK";
+
 /// Makes the data directory and takes its lock, which is held by a descriptor on a file that is not a
 /// database.
 pub(crate) fn lock_directory(dir: &Path, disk: &dyn Disk) -> Result<File, OpenError> {
@@ -222,7 +225,7 @@ pub(crate) fn lock_directory(dir: &Path, disk: &dyn Disk) -> Result<File, OpenEr
         std::fs::set_permissions(dir, owner_only).map_err(unusable)?;
     }
     disk.create_directory(dir).map_err(unusable)?;
-    let path = dir.join("LOCK");
+    let path = dir.join(LOCK);
     let mut options = File::options();
     let file = options
         .read(true)
@@ -231,25 +234,43 @@ pub(crate) fn lock_directory(dir: &Path, disk: &dyn Disk) -> Result<File, OpenEr
         .truncate(false)
         .open(&path);
     let mut file = file.map_err(unusable)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(std::fs::TryLockError::WouldBlock) => {
-            let pid = std::fs::read_to_string(&path).unwrap_or_default();
-            let holder = pid
-                .trim()
-                .parse::<u32>()
-                .map_or_else(|_| String::new(), |pid| format!(" (pid {pid})"));
-            return Err(OpenError::Locked {
-                dir: dir.to_owned(),
-                holder,
-            });
-        }
-        Err(std::fs::TryLockError::Error(error)) => return Err(unusable(error)),
-    }
+    taken(file.try_lock(), dir)?;
     // For the person whose second process is refused; the lock itself is the descriptor's.
     let named = file
         .set_len(0)
         .and_then(|()| writeln!(file, "{}", std::process::id()));
     named.map_err(unusable)?;
     Ok(file)
+}
+
+/// Takes the lock of a stopped store for looking at it, without changing anything: others may look at the same
+/// time, and no server may start. `None` where there is no lock file.
+pub(crate) fn lock_shared(dir: &Path) -> Result<Option<File>, OpenError> {
+    match File::open(dir.join(LOCK)) {
+        Ok(file) => {
+            taken(file.try_lock_shared(), dir)?;
+            Ok(Some(file))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && dir.is_dir() => Ok(None),
+        Err(error) => Err(unusable(dir, error)),
+    }
+}
+
+/// Names who has the lock where it was not given.
+fn taken(lock: Result<(), std::fs::TryLockError>, dir: &Path) -> Result<(), OpenError> {
+    match lock {
+        Ok(()) => Ok(()),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let pid = std::fs::read_to_string(dir.join(LOCK)).unwrap_or_default();
+            let holder = pid
+                .trim()
+                .parse::<u32>()
+                .map_or_else(|_| String::new(), |pid| format!(" (pid {pid})"));
+            Err(OpenError::Locked {
+                dir: dir.to_owned(),
+                holder,
+            })
+        }
+        Err(std::fs::TryLockError::Error(error)) => Err(unusable(dir, error)),
+    }
 }

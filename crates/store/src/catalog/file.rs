@@ -21,10 +21,10 @@ use crate::disk::Disk;
 use crate::format::Format;
 
 /// Name of the file in the data directory.
-const FILE: &str = "catalog.db";
+pub(super) const FILE: &str = "catalog.db";
 
 /// `WHca`. A step of `upgrades` also changes `SCHEMA`, which new files begin with.
-const FORMAT: Format = Format {
+pub(super) const FORMAT: Format = Format {
     application_id: 0x5748_6361,
     upgrades: &[generations::FROM_FORMAT_1],
 };
@@ -32,7 +32,7 @@ const FORMAT: Format = Format {
 /// The log is carried over into the file after this many changes, so that it stays small.
 const CHANGES_PER_CHECKPOINT: u32 = 256;
 
-const PROFILE: Profile = Profile {
+pub(super) const PROFILE: Profile = Profile {
     page_size: 4096,
     free_pages: FreePages::Keep,
     cache_kib: 1024,
@@ -128,9 +128,9 @@ pub struct Catalog {
     view: RwLock<Arc<View>>,
 }
 
-struct Identity {
-    node_id: String,
-    hash_seed: u64,
+pub(super) struct Identity {
+    pub(super) node_id: String,
+    pub(super) hash_seed: u64,
     token_key: [u8; 32],
 }
 
@@ -431,7 +431,7 @@ fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
 
-fn read_identity(connection: &Connection) -> rusqlite::Result<Identity> {
+pub(super) fn read_identity(connection: &Connection) -> rusqlite::Result<Identity> {
     connection.query_row(
         "SELECT node_id, hash_seed, token_key FROM identity",
         [],
@@ -445,7 +445,7 @@ fn read_identity(connection: &Connection) -> rusqlite::Result<Identity> {
     )
 }
 
-fn read_view(connection: &Connection, version: u64) -> rusqlite::Result<View> {
+pub(super) fn read_view(connection: &Connection, version: u64) -> rusqlite::Result<View> {
     Ok(View {
         generations: generations::read(connection)?,
         retired_totals: generations::read_retired(connection)?,

@@ -8,10 +8,12 @@ mod record;
 
 mod audit;
 mod destinations;
+mod examine;
 mod file;
 mod generations;
 mod tokens;
 
+pub(crate) use examine::{Catalogued, examine};
 pub use file::{Catalog, CatalogError};
 pub use record::{
     AuditEntry, DestinationRecord, GenerationRecord, NewToken, PrincipalRecord, RunState,

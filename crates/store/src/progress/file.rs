@@ -143,6 +143,25 @@ impl StateFile {
         Ok(Some(file))
     }
 
+    /// Opens the file of a stopped store without changing anything; also its version. `None` where its making
+    /// was cut off.
+    pub(super) fn examine(path: &Path, seed: u64) -> Result<Option<(Self, u32)>, ConnectionError> {
+        let connection = connection::open(path, Access::Examine, PROFILE, None)?;
+        let tables: i64 =
+            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        drop(connection);
+        if tables == 0 {
+            return Ok(None);
+        }
+        let (connection, format) = FORMAT.examine(path, PROFILE)?;
+        let file = Self {
+            path: path.to_owned(),
+            connection,
+            seed,
+        };
+        Ok(Some((file, format)))
+    }
+
     /// Opens a file for reading letters beside its writer.
     pub(super) fn open_reader(
         path: &Path,

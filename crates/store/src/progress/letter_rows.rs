@@ -46,6 +46,12 @@ struct Told {
 }
 
 impl LetterRow {
+    /// Whom it is of, where its event lies, and the copy of that where it has one; `None` where it is damaged.
+    pub(super) fn sound(&self) -> Option<(DestinationId, Position, Option<Arc<StoredEvent>>)> {
+        let told = self.told.as_ref()?;
+        Some((told.destination, told.position, told.event.clone()))
+    }
+
     /// The letter with its event; `None` where either is damaged.
     pub(super) fn whole(self, events: &Events<'_>) -> Option<DeadLetter> {
         let Told {
@@ -75,6 +81,20 @@ impl LetterRow {
             referred: self.place.referred.is_some(),
         })
     }
+}
+
+/// Hands over every letter, oldest first, one at a time.
+pub(super) fn each(
+    connection: &Connection,
+    context: LetterContext,
+    mut take: impl FnMut(LetterRow),
+) -> rusqlite::Result<()> {
+    let mut letters = connection.prepare("SELECT * FROM dead_letters ORDER BY id")?;
+    let mut rows = letters.query([])?;
+    while let Some(row) = rows.next()? {
+        take(read(row, context)?);
+    }
+    Ok(())
 }
 
 /// The letters of a lane that are under redrive, oldest first.

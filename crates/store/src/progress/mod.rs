@@ -18,11 +18,13 @@ mod recovery;
 mod writer;
 
 mod dead_letters;
+mod examine;
 mod handle;
 mod letter_rows;
 
 pub(crate) use dead_letters::EventSource;
 pub use dead_letters::{DeadLetters, LetterError, LetterSelection};
+pub(crate) use examine::Examined;
 pub use handle::NotDurable;
 pub(crate) use handle::{Opened, Progress, ProgressOptions};
 pub(crate) use letter::LetterNumbers;

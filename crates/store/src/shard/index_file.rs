@@ -251,6 +251,11 @@ impl IndexFile {
         before.fold(HEADER_BYTES as u64, |at, (length, _)| at + *length as u64)
     }
 
+    /// Whether it is what these rows make: the same sections.
+    pub(crate) fn says(&self, recent: &Recent) -> bool {
+        encode(self.identity, recent).0 == self.sections
+    }
+
     /// Reads and verifies the whole file again.
     pub(crate) fn load(&self, disk: &dyn Disk) -> Result<Loaded, IndexError> {
         let (header, loaded) = decode(&disk.read(&self.path)?)?;

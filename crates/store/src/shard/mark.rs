@@ -110,6 +110,11 @@ impl MarkFile {
     }
 }
 
+/// The content of a mark's file; `None` where neither slot is whole.
+pub(crate) fn read(bytes: &[u8]) -> Result<Option<Mark>, MarkError> {
+    Ok(newest_slot(bytes)?.map(|(_, mark)| mark))
+}
+
 fn newest_slot(bytes: &[u8]) -> Result<Option<(u64, Mark)>, MarkError> {
     let newest = bytes
         .chunks(SLOT_STRIDE)

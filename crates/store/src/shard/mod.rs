@@ -12,7 +12,7 @@ pub(crate) mod recent;
 
 pub(crate) mod open;
 pub(crate) mod recovery;
-mod resolved;
+pub(crate) mod resolved;
 pub(crate) mod restore;
 
 mod account;

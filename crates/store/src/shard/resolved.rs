@@ -99,6 +99,6 @@ impl Opening<'_> {
 }
 
 /// A destination's own lane has the destination's number.
-pub(super) fn own_lane(destination: DestinationId) -> LaneId {
+pub(crate) fn own_lane(destination: DestinationId) -> LaneId {
     LaneId(destination.0)
 }

@@ -156,6 +156,15 @@ impl SegmentReader {
         Ok((Self::of(connection, &identity, seed), identity, seed))
     }
 
+    /// The first sequence that it holds; `None` where it is empty or cannot be read.
+    pub(crate) fn first(&self) -> Option<u64> {
+        let first: Option<i64> = self
+            .connection
+            .query_row("SELECT min(sequence) FROM events", [], |row| row.get(0))
+            .ok()?;
+        first.map(i64::cast_unsigned)
+    }
+
     /// What SQLite itself finds wrong with the file, at most `max` sentences.
     pub(crate) fn check(&self, max: u32) -> Vec<String> {
         connection::integrity(&self.connection, max)
