@@ -18,7 +18,7 @@ use crate::blocking::{Interrupted, blocking};
 use crate::clock::Entropy;
 use crate::config::Config;
 use crate::dispatch::{Dispatcher, LaneSnapshot, Service, Surroundings, Target};
-use crate::ingest::{Accept, Rules};
+use crate::ingest::{Accept, Admission, Rules};
 use crate::redelivery::Letters;
 use crate::sink::{self, Sink};
 use crate::telemetry::accounting::Accounting;
@@ -132,9 +132,12 @@ impl App {
             Openness::Guarded
         };
         let rules = Rules::new(&config, |name| id_of(&records, name.as_str()));
+        let admission = Admission::new(&config, |name| id_of(&records, name.as_str()));
+        admission.watch(store.backlog_meter(), Arc::clone(&ports.clock));
         Ok(Arc::new(Self {
             accept: Accept::new(
                 store.clone(),
+                admission,
                 rules,
                 Arc::clone(&ports.clock),
                 ports.entropy,
@@ -231,6 +234,7 @@ impl App {
             node: self.store.catalog().node_id().to_owned(),
             no_auth: self.config.no_auth,
             readiness,
+            limits: self.accept.admission().report(),
             figures,
             recovery: Arc::clone(&self.recovery),
             destinations,
@@ -243,6 +247,7 @@ impl App {
         health
             .degraded
             .extend(other_shards(&self.config, self.store.shards()));
+        health.degraded.extend(self.accept.admission().findings());
         Readiness::decide(health, stopping, self.auth.openness(), lanes)
     }
 

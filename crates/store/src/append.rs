@@ -57,33 +57,27 @@ impl Store {
 }
 
 impl Store {
-    /// What was accepted before, for whoever may not store anything new: the first receipt of each event,
-    /// or `None` for one that is not known. Waits for those that are being stored.
+    /// The first receipt of an event that was accepted before, or `None`: for an event that may not be
+    /// stored if it is new. Waits where it is being stored.
     ///
     /// # Errors
     /// As of `append`, as far as they concern identity.
-    pub async fn recall(&self, events: Vec<NewEvent>) -> Result<Vec<Option<Receipt>>, AppendError> {
+    pub async fn recall(&self, event: NewEvent) -> Result<Option<Receipt>, AppendError> {
         let inner = self.inner();
         inner.running()?;
-        let seed = inner.catalog.hash_seed();
-        let queued: Vec<Queued> = events.into_iter().map(|new| prepare(new, seed)).collect();
-        let mut places = vec![Place::Fresh; queued.len()];
-        let mut reservations = Reservations::new(&inner.window);
-        inner
-            .recognise(&queued, &mut places, &mut reservations)
-            .await?;
-        let mut known: Vec<Option<Receipt>> = Vec::with_capacity(places.len());
-        for place in places {
-            known.push(match place {
-                Place::Fresh => None,
-                Place::Known(position) => Some(Receipt {
-                    position,
-                    duplicate: true,
-                }),
-                Place::Repeats(earlier) => known.get(earlier).copied().flatten(),
-            });
+        if !event.identified {
+            return Ok(None);
         }
-        Ok(known)
+        let queued = prepare(event, inner.catalog.hash_seed());
+        let mut reservations = Reservations::new(&inner.window);
+        let place = inner.recognise_one(&queued, 0, &mut reservations).await?;
+        Ok(match place {
+            Place::Known(position) => Some(Receipt {
+                position,
+                duplicate: true,
+            }),
+            Place::Fresh | Place::Repeats(_) => None,
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use wayhold_model::admission::Fill;
 
 use crate::auth::Role;
 use crate::http::{Answer, Client, Events, Problem, ProblemType, RequestBody};
@@ -22,13 +23,18 @@ pub(crate) async fn post(
 ) -> Response<Answer> {
     let started = Instant::now();
     let (parts, body) = request.into_parts();
-    if let Err(problem) = events.auth.authorise(&parts, &client.peer, Role::Ingest) {
-        events.metrics.refused(Reason::NotAllowed).inc();
-        return problem.to_response();
-    }
+    let admit_until = match events.auth.authorise(&parts, &client.peer, Role::Ingest) {
+        Ok(principal) => principal.admit_until,
+        Err(problem) => {
+            events.metrics.refused(Reason::NotAllowed).inc();
+            return problem.to_response();
+        }
+    };
     let answer = match ingest::mode_of(&parts.headers) {
-        Ok(Mode::Lines) => return Box::pin(post_stream(events, &parts, body, client)).await,
-        Ok(mode) => post_whole(events, mode, &parts, body, client).await,
+        Ok(Mode::Lines) => {
+            return Box::pin(post_stream(events, &parts, body, client, admit_until)).await;
+        }
+        Ok(mode) => post_whole(events, mode, &parts, body, client, admit_until).await,
         Err(refusal) => {
             events.accept.count_refused(&refusal);
             Err(refusal.into())
@@ -50,6 +56,7 @@ async fn post_whole(
     parts: &Parts,
     body: Incoming,
     client: &Client,
+    admit_until: Fill,
 ) -> Result<String, Problem> {
     let limit = events.accept.limits().body_bytes;
     let body = match RequestBody::new(body, &parts.headers, limit, client) {
@@ -63,7 +70,7 @@ async fn post_whole(
     if mode == Mode::Batch {
         for (index, accepted) in events
             .accept
-            .batch(&parts.headers, query, body)
+            .batch(&parts.headers, query, body, admit_until)
             .await?
             .iter()
             .enumerate()
@@ -74,7 +81,10 @@ async fn post_whole(
     } else {
         push_receipt(
             &mut text,
-            &events.accept.one(mode, &parts.headers, query, body).await?,
+            &events
+                .accept
+                .one(mode, &parts.headers, query, body, admit_until)
+                .await?,
         );
     }
     text.push_str("]}");
@@ -92,6 +102,7 @@ async fn post_stream(
     parts: &Parts,
     body: Incoming,
     client: &Client,
+    admit_until: Fill,
 ) -> Response<Answer> {
     let small = announced_bytes(&parts.headers)
         .is_some_and(|bytes| bytes <= events.accept.limits().body_bytes);
@@ -103,7 +114,7 @@ async fn post_stream(
         return Problem::new(ProblemType::Busy, detail).to_response();
     };
     let mut results = Results::default();
-    let ended = read_stream(events, parts, body, client, &mut results).await;
+    let ended = read_stream(events, parts, body, client, admit_until, &mut results).await;
     if let Err(refusal) = &ended {
         events.accept.count_refused(refusal);
     }
@@ -127,13 +138,16 @@ async fn read_stream(
     parts: &Parts,
     body: Incoming,
     client: &Client,
+    admit_until: Fill,
     results: &mut Results,
 ) -> Result<(), Refusal> {
     let limit = events.accept.limits().ndjson_bytes;
     let mut body = RequestBody::new(body, &parts.headers, limit, client)?;
-    let mut stream = events
-        .accept
-        .stream(&parts.headers, parts.uri.query().unwrap_or_default())?;
+    let mut stream = events.accept.stream(
+        &parts.headers,
+        parts.uri.query().unwrap_or_default(),
+        admit_until,
+    )?;
     loop {
         let fed = match body.next().await {
             Ok(Some(piece)) => {

@@ -8,12 +8,15 @@ use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
+use serde_json::Value;
 use wayhold_model::Timestamp;
+use wayhold_model::admission::Measure;
 
 use super::caller::{Caller, Read};
 use super::destinations::DestinationBody;
 use crate::app::App;
 use crate::http::Problem;
+use crate::ingest::LimitReport;
 use crate::telemetry::accounting::Accounting;
 use crate::telemetry::histogram::Reading;
 use crate::telemetry::metrics::{Metrics, Refusal};
@@ -40,6 +43,8 @@ pub struct StatusBody {
     degraded: Vec<String>,
     no_auth: bool,
     accepting: AcceptingBody,
+    /// Limits on backlogs that are configured.
+    limits: Vec<LimitBody>,
     accounting: WholeAccountingBody,
     destinations: Vec<StandingBody>,
     store: StoreBody,
@@ -53,6 +58,21 @@ struct AcceptingBody {
     ignored: u64,
     refused: BTreeMap<&'static str, u64>,
     duration: QuantilesBody,
+}
+
+/// How one limit on a backlog stands.
+#[derive(Debug, Serialize)]
+struct LimitBody {
+    /// `null`: the whole backlog's.
+    destination: Option<String>,
+    /// `events`, `bytes` or `age`.
+    limit: &'static str,
+    /// Events, bytes or seconds.
+    used: Value,
+    max: Value,
+    ratio: f64,
+    /// Since when it refuses events, at least those that are refused before others.
+    refusing_since: Option<String>,
 }
 
 /// Upper bounds of a share of what was measured, as coarse as the histogram's buckets.
@@ -177,6 +197,7 @@ impl StatusBody {
             degraded: report.readiness.degraded.clone(),
             no_auth: report.no_auth,
             accepting: AcceptingBody::new(metrics),
+            limits: report.limits.iter().map(LimitBody::new).collect(),
             accounting: WholeAccountingBody {
                 holds: report.accounting_holds(),
                 oldest_pending_age_seconds: report.oldest_pending_age().as_secs_f64(),
@@ -204,6 +225,27 @@ impl AcceptingBody {
                 .collect(),
             duration: QuantilesBody::new(&metrics.accept_duration.read()),
         }
+    }
+}
+
+impl LimitBody {
+    fn new(report: &LimitReport) -> Self {
+        Self {
+            destination: report.destination.clone(),
+            limit: report.measure.name(),
+            used: amount(report.measure, report.used),
+            max: amount(report.measure, report.limit),
+            ratio: report.fraction(),
+            refusing_since: report.since.as_ref().map(Timestamp::to_string),
+        }
+    }
+}
+
+/// An age in seconds, everything else as it is counted.
+fn amount(measure: Measure, counted: u64) -> Value {
+    match measure {
+        Measure::Age => rounded(Duration::from_millis(counted)).into(),
+        Measure::Events | Measure::Bytes => counted.into(),
     }
 }
 

@@ -8,6 +8,7 @@ use axum::{Json, Router};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use wayhold_model::Timestamp;
+use wayhold_model::admission::Fill;
 use wayhold_store::catalog::TokenRecord;
 
 use super::body::Wish;
@@ -33,6 +34,8 @@ pub struct TokenBody {
     #[serde(rename = "type")]
     kind: String,
     roles: Vec<String>,
+    /// From which fraction of a limit on its events are refused; `null`: from the limit itself.
+    admit_until: Option<f64>,
     created_at: String,
     created_by: String,
     revoked_at: Option<String>,
@@ -45,6 +48,7 @@ impl From<TokenRecord> for TokenBody {
             name: record.principal.name,
             kind: record.principal.kind,
             roles: record.principal.roles,
+            admit_until: record.admit_until.map(Fill::fraction),
             created_at: record.created_at.to_string(),
             created_by: record.created_by,
             revoked_at: record.revoked_at.as_ref().map(Timestamp::to_string),
@@ -73,6 +77,9 @@ pub struct NewTokenBody {
     pub kind: String,
     /// Roles and labels.
     pub roles: Vec<String>,
+    /// From which fraction of a limit on events of this token are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admit_until: Option<f64>,
 }
 
 impl NewTokenBody {
@@ -83,7 +90,13 @@ impl NewTokenBody {
     pub fn principal(&self) -> Result<Principal, String> {
         let kind = PrincipalKind::from_name(&self.kind)
             .ok_or("type: expected \"person\", \"service\" or \"model\"")?;
-        Principal::new(&self.name, kind, &self.roles).map_err(|error| error.to_string())
+        let admit_until = Fill::from_fraction(self.admit_until.unwrap_or(1.0))
+            .ok_or("admit_until: expected a number between 0 and 1, such as 0.8")?;
+        let principal = Principal::new(&self.name, kind, &self.roles);
+        Ok(Principal {
+            admit_until,
+            ..principal.map_err(|error| error.to_string())?
+        })
     }
 }
 

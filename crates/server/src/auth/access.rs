@@ -145,7 +145,7 @@ impl Auth {
         if !matches || record.revoked_at.is_some() {
             return None;
         }
-        let principal = Arc::new(Principal::from_record(record.principal));
+        let principal = Arc::new(Principal::of_token(record));
         let mut proven = self
             .0
             .proven

@@ -1,7 +1,8 @@
 //! Principals and their roles, as values.
 
 use thiserror::Error;
-use wayhold_store::catalog::PrincipalRecord;
+use wayhold_model::admission::Fill;
+use wayhold_store::catalog::{PrincipalRecord, TokenRecord};
 
 /// What a principal is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +93,8 @@ pub struct Principal {
     pub kind: PrincipalKind,
     /// Roles, and free labels such as `buyer`, which the server itself gives no meaning.
     pub roles: Vec<String>,
+    /// At which filling of a limit its events are refused; its token says so.
+    pub admit_until: Fill,
 }
 
 /// A principal that cannot be made.
@@ -137,6 +140,7 @@ impl Principal {
             name: name.to_owned(),
             kind,
             roles: roles.to_vec(),
+            admit_until: Fill::FULL,
         })
     }
 
@@ -155,6 +159,7 @@ impl Principal {
             name: name.to_owned(),
             kind: PrincipalKind::Person,
             roles: Role::ALL.map(|role| role.name().to_owned()).to_vec(),
+            admit_until: Fill::FULL,
         }
     }
 
@@ -163,8 +168,11 @@ impl Principal {
         self.roles.iter().any(|name| name == role.name())
     }
 
-    pub(super) fn from_record(record: PrincipalRecord) -> Self {
+    /// The principal of a token.
+    pub(super) fn of_token(token: TokenRecord) -> Self {
+        let record = token.principal;
         Self {
+            admit_until: token.admit_until.unwrap_or(Fill::FULL),
             // A kind that this version does not know acts like a program.
             kind: PrincipalKind::from_name(&record.kind).unwrap_or(PrincipalKind::Service),
             name: record.name,

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use thiserror::Error;
+use wayhold_model::admission::Fill;
 use wayhold_store::catalog::{Catalog, CatalogError, NewToken, TokenRecord};
 
 use super::Principal;
@@ -81,6 +82,7 @@ pub(super) fn create(
             prefix,
             hash,
             principal: principal.to_record(),
+            admit_until: Some(principal.admit_until).filter(|until| *until < Fill::FULL),
         },
         by,
     )?;

@@ -46,6 +46,9 @@ enum Verb {
             value_delimiter = ','
         )]
         roles: Vec<String>,
+        /// From which fraction of a limit on the backlog on its events are refused, such as 0.8.
+        #[arg(long, value_name = "FRACTION")]
+        admit_until: Option<f64>,
     },
     /// List tokens; their secrets are not stored.
     List,
@@ -101,19 +104,30 @@ impl Tokens {
 
 impl Verb {
     /// The body that asks for a new token.
-    fn wish(name: &str, kind: PrincipalType, roles: &[String]) -> NewTokenBody {
+    fn wish(
+        name: &str,
+        kind: PrincipalType,
+        roles: &[String],
+        admit_until: Option<f64>,
+    ) -> NewTokenBody {
         NewTokenBody {
             name: name.to_owned(),
             kind: kind.name().to_owned(),
             roles: roles.to_vec(),
+            admit_until,
         }
     }
 }
 
 async fn ask(client: &mut Client, verb: &Verb) -> Result<Value, Failure> {
     match verb {
-        Verb::Create { name, kind, roles } => {
-            let wish = json!(Verb::wish(name, *kind, roles));
+        Verb::Create {
+            name,
+            kind,
+            roles,
+            admit_until,
+        } => {
+            let wish = json!(Verb::wish(name, *kind, roles, *admit_until));
             client.post("/v1/tokens", Some(&wish)).await
         }
         Verb::List => client.get("/v1/tokens").await,
@@ -133,9 +147,14 @@ fn act(data: &Path, verb: &Verb) -> Result<Value, Failure> {
         .map_err(|error| Failure::usage(error.to_string()))?;
     let catalog = Arc::clone(&alone.catalog);
     match verb {
-        Verb::Create { name, kind, roles } => {
+        Verb::Create {
+            name,
+            kind,
+            roles,
+            admit_until,
+        } => {
             let auth = Auth::new(catalog, Openness::Guarded, clock);
-            Verb::wish(name, *kind, roles)
+            Verb::wish(name, *kind, roles, *admit_until)
                 .principal()
                 .map_err(Failure::usage)
                 .and_then(|principal| {
@@ -179,6 +198,7 @@ fn list(answer: &Value, output: &mut Output) {
                 "name",
                 "type",
                 "roles",
+                "admit_until",
                 "created_at",
                 "created_by",
                 "revoked_at",
@@ -187,7 +207,7 @@ fn list(answer: &Value, output: &mut Output) {
         })
         .collect();
     let heading = [
-        "PREFIX", "NAME", "TYPE", "ROLES", "CREATED", "BY", "REVOKED",
+        "PREFIX", "NAME", "TYPE", "ROLES", "UNTIL", "CREATED", "BY", "REVOKED",
     ];
     output.table(heading, &rows);
 }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
+use wayhold_model::admission::{BacklogLimits, OnLimit};
 use wayhold_model::backoff::Backoff;
 use wayhold_model::breaker::BreakerPolicy;
 use wayhold_model::verdict::RetryPolicy;
 
+use crate::config::limits::read_backlog;
 use crate::config::section::Section;
 use crate::config::setting::Choice;
 use crate::config::settings::NetworkConfig;
@@ -27,6 +29,10 @@ pub struct DestinationConfig {
     pub sink: SinkConfig,
     /// When and how often it is tried.
     pub delivery: DeliveryPolicy,
+    /// What may be pending for it; nothing is limited unless somebody says so.
+    pub limits: BacklogLimits,
+    /// What happens to its events when that is reached.
+    pub on_limit: OnLimit,
 }
 
 /// What speaks to a destination, key `kind`.
@@ -95,6 +101,11 @@ pub enum OnDeadLetter {
     Hold,
 }
 
+impl Choice for OnLimit {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("refuse", Self::Refuse), ("dead_letter", Self::DeadLetter)];
+}
+
 impl Choice for OnFailure {
     const WORDS: &'static [(&'static str, Self)] = &[("block", Self::Block), ("park", Self::Park)];
 }
@@ -156,10 +167,16 @@ impl DestinationConfig {
             Kind::Null => Some(SinkConfig::Null),
         };
         let delivery = DeliveryPolicy::read(kind, &defaults, section);
+        let limits = section.table("limits", |section| {
+            read_backlog(section, ["events", "bytes", "age"])
+        });
+        let on_limit = section.get("on_limit", OnLimit::default());
         Some(Self {
             name: name.ok()?,
             sink: sink?,
             delivery: delivery?,
+            limits,
+            on_limit,
         })
     }
 }

@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use wayhold_model::admission::BacklogLimits;
+
+use crate::config::quantity::Size;
 use crate::config::section::Section;
 
 /// Limits of ingest and its listeners, table `[limits]`.
@@ -41,6 +44,8 @@ pub struct Limits {
     pub body_rate_window: Duration,
     /// How long a connection may idle between requests.
     pub idle_timeout: Duration,
+    /// What may be pending in the whole store; nothing is limited unless somebody says so.
+    pub backlog: BacklogLimits,
 }
 
 const KIB: usize = 1024;
@@ -73,6 +78,8 @@ impl Limits {
         let per_address = default.connections_per_address;
         let connections_per_address = count("connections_per_address", per_address, 1_000_000);
 
+        let backlog = read_backlog(section, ["backlog_events", "backlog_bytes", "backlog_age"]);
+
         let mut time = |key: &str, default: Duration| {
             section.within(
                 key,
@@ -98,6 +105,7 @@ impl Limits {
             body_rate,
             body_rate_window: time("body_rate_window", default.body_rate_window),
             idle_timeout: time("idle_timeout", default.idle_timeout),
+            backlog,
         }
     }
 }
@@ -121,6 +129,36 @@ impl Default for Limits {
             body_rate: KIB,
             body_rate_window: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(60),
+            backlog: BacklogLimits::default(),
         }
     }
 }
+
+/// Reads limits on a backlog under these keys: events, bytes, age. An age is measured to about a second
+/// while a lane drains, so shorter ones would mean nothing.
+pub(super) fn read_backlog(
+    section: &mut Section<'_, '_, '_>,
+    [events, bytes, age]: [&str; 3],
+) -> BacklogLimits {
+    let limits = BacklogLimits {
+        events: section.find(events),
+        bytes: section.find::<Size>(bytes).map(|size| size.0),
+        age: section.find(age),
+    };
+    if limits.events == Some(0) {
+        section.problem(events, "expected at least 1; leave it out for no limit");
+    }
+    if limits.bytes.is_some_and(|bytes| bytes < BACKLOG_BYTES_MIN) {
+        section.problem(bytes, "expected at least 64 KiB; leave it out for no limit");
+    }
+    if limits.age.is_some_and(|age| age < BACKLOG_AGE_MIN) {
+        section.problem(age, "expected at least 1s; leave it out for no limit");
+    }
+    limits
+}
+
+/// Least limit on bytes: what a few commits of single events take.
+const BACKLOG_BYTES_MIN: u64 = 64 * KIB as u64;
+
+/// Least limit on age.
+const BACKLOG_AGE_MIN: Duration = Duration::from_secs(1);

@@ -17,6 +17,7 @@ use crate::config::setting::{Fault, Setting};
 use crate::config::settings::{
     Config, IngestConfig, LogConfig, NetworkConfig, Route, read_keys, read_retention, read_store,
 };
+use crate::config::source::SourceConfig;
 use crate::config::tree::{self, Node, Table, Value};
 
 /// Data directory that nobody chose.
@@ -115,6 +116,7 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
     let store = section.table("retention", |section| read_retention(section, store));
     let ingest = section.table("ingest", IngestConfig::read);
     let keys = read_keys(section);
+    let sources = section.table("sources", SourceConfig::read_all);
     let network = section.table("network", NetworkConfig::read);
 
     let (names, destinations) = section.table("destinations", |section| {
@@ -142,6 +144,7 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
         ingest,
         keys,
         routes,
+        sources,
         network,
         log,
         destinations,

@@ -16,6 +16,7 @@ pub mod limits;
 pub mod listen;
 pub mod secret;
 pub mod settings;
+pub mod source;
 
 pub mod example;
 pub mod load;
@@ -38,3 +39,4 @@ pub(crate) use setting::Choice;
 pub use settings::{
     Config, IngestConfig, LogConfig, LogFormat, NetworkConfig, ParseMode, Route, Unmatched,
 };
+pub use source::SourceConfig;

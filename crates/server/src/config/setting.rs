@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use serde_json::Value as Json;
+use wayhold_model::admission::Fill;
 use wayhold_model::condition::Condition;
 use wayhold_model::template::Template;
 
@@ -138,6 +139,25 @@ impl Setting for u32 {
 
     fn show(&self) -> Json {
         (*self).into()
+    }
+}
+
+/// A fraction from 0 to 1.
+impl Setting for Fill {
+    fn read(node: &Node) -> Result<Self, Faults> {
+        let fraction = match &node.value {
+            Value::Fraction(fraction) => Some(*fraction),
+            Value::Integer(0) => Some(0.0),
+            Value::Integer(1) => Some(1.0),
+            Value::Untyped(text) => text.parse().ok(),
+            _ => None,
+        };
+        let expected = || Faults::new("expected a number between 0 and 1, such as 0.8");
+        fraction.and_then(Self::from_fraction).ok_or_else(expected)
+    }
+
+    fn show(&self) -> Json {
+        self.fraction().into()
     }
 }
 

@@ -23,6 +23,7 @@ pub(crate) struct Node {
 pub(crate) enum Value {
     Text(String),
     Integer(i64),
+    Fraction(f64),
     List(Vec<Node>),
     Table(Table),
     /// Text of an environment variable, which may stand for any scalar, or for a list or table in
@@ -41,6 +42,7 @@ impl Value {
         match self {
             Self::Text(_) | Self::Untyped(_) => "text",
             Self::Integer(_) => "a number",
+            Self::Fraction(_) => "a number with a fraction",
             Self::List(_) => "a list",
             Self::Table(_) => "a table",
             Self::Unusable(kind) => kind,
@@ -192,7 +194,10 @@ fn value_of(value: &DeValue<'_>, origin_at: &dyn Fn(usize) -> Origin) -> Value {
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
             .map_or(Value::Unusable("a number beyond 64 bits"), Value::Integer),
-        DeValue::Float(_) => Value::Unusable("a number with a fraction"),
+        DeValue::Float(number) => number
+            .as_str()
+            .parse()
+            .map_or(Value::Unusable("a number with a fraction"), Value::Fraction),
         DeValue::Boolean(_) => Value::Unusable("true or false"),
         DeValue::Datetime(_) => Value::Unusable("a date"),
         DeValue::Array(elements) => Value::List(

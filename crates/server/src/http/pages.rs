@@ -96,6 +96,12 @@ fn advice(kind: ProblemType) -> &'static str {
             "More is waiting to be stored than the queue may hold. Send again after Retry-After; \
              events with ids are safe to send again."
         }
+        ProblemType::BacklogFull | ProblemType::DestinationFull => {
+            "More is waiting to be delivered than a limit allows: limit says which, destination whose. Nothing \
+             was stored. Send again after Retry-After, which is how long the backlog needs to drain at its \
+             present rate; events with ids are safe to send again. Events that go elsewhere than to a full \
+             destination are accepted."
+        }
         ProblemType::NoSpace => {
             "Less disk space is free than store.min_free asks for. Deliveries go on and free space; \
              make room or wait, and send again after Retry-After."

@@ -46,6 +46,10 @@ pub enum ProblemType {
     TooManyFailures,
     /// More is waiting to be stored than the queue holds.
     Busy,
+    /// More is pending than the limits on the whole backlog allow.
+    BacklogFull,
+    /// More is pending for a destination than its limits allow.
+    DestinationFull,
     /// Less disk is free than must stay free.
     NoSpace,
     /// The store cannot accept right now.
@@ -62,7 +66,7 @@ pub enum ProblemType {
 
 impl ProblemType {
     /// Every type, in the order of the index page.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::InvalidRequest,
         Self::MalformedBody,
         Self::InvalidEvent,
@@ -76,6 +80,8 @@ impl ProblemType {
         Self::Forbidden,
         Self::TooManyFailures,
         Self::Busy,
+        Self::BacklogFull,
+        Self::DestinationFull,
         Self::NoSpace,
         Self::Unavailable,
         Self::Stopping,
@@ -100,6 +106,8 @@ impl ProblemType {
             Self::Forbidden => "forbidden",
             Self::TooManyFailures => "too-many-failures",
             Self::Busy => "busy",
+            Self::BacklogFull => "backlog-full",
+            Self::DestinationFull => "destination-full",
             Self::NoSpace => "no-space",
             Self::Unavailable => "unavailable",
             Self::Stopping => "stopping",
@@ -126,7 +134,9 @@ impl ProblemType {
             Self::EventConflict | Self::StateConflict => StatusCode::CONFLICT,
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::Forbidden => StatusCode::FORBIDDEN,
-            Self::TooManyFailures | Self::Busy => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooManyFailures | Self::Busy | Self::BacklogFull | Self::DestinationFull => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::NoSpace | Self::Unavailable | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -150,6 +160,8 @@ impl ProblemType {
             Self::Forbidden => "The token does not allow this",
             Self::TooManyFailures => "Too many failed authentications",
             Self::Busy => "Too much is waiting to be stored",
+            Self::BacklogFull => "Too much is waiting to be delivered",
+            Self::DestinationFull => "Too much is waiting for a destination",
             Self::NoSpace => "Too little disk space is free",
             Self::Unavailable => "The store cannot accept right now",
             Self::Stopping => "The server is stopping",
@@ -325,6 +337,20 @@ impl From<Refusal> for Problem {
             }
             Refusal::Busy { retry_after } => {
                 Self::new(ProblemType::Busy, detail).with_retry_after(retry_after)
+            }
+            Refusal::Full(full) => {
+                let kind = match full.destination {
+                    None => ProblemType::BacklogFull,
+                    Some(_) => ProblemType::DestinationFull,
+                };
+                let problem = Self::new(kind, detail)
+                    .with_retry_after(full.retry_after)
+                    .with("limit", full.measure.name())
+                    .with("admit_until", full.admit_until.fraction());
+                match full.destination {
+                    None => problem,
+                    Some(destination) => problem.with("destination", destination),
+                }
             }
             Refusal::NoSpace { retry_after } => {
                 Self::new(ProblemType::NoSpace, detail).with_retry_after(retry_after)

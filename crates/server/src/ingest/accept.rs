@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::HeaderMap;
+use wayhold_model::admission::Fill;
 use wayhold_model::key::KeyRules;
 use wayhold_model::route::Router;
 use wayhold_model::{Clock, DestinationId, DestinationSet, Event, EventParts};
@@ -15,7 +16,7 @@ use super::draft::Draft;
 use super::envelope::{self, Reading};
 use super::mode::Mode;
 use super::stream::Stream;
-use super::{Difference, Refusal, Refused, binary, json, plain, trace};
+use super::{Admission, Difference, Refusal, Refused, binary, json, plain, trace};
 use crate::blocking::blocking;
 use crate::clock::Entropy;
 use crate::config::{Config, DestinationName, Limits, ParseMode, Unmatched};
@@ -73,6 +74,8 @@ pub(crate) struct Admitted {
     /// `None`: accepted, but not to be stored.
     pub(crate) destinations: Option<Arc<DestinationSet>>,
     identified: bool,
+    /// Of its destinations, those for which it is a dead letter from the beginning.
+    set_aside: Option<Arc<DestinationSet>>,
 }
 
 /// Accepts events. A cheap handle; every way in shares it.
@@ -81,6 +84,7 @@ pub struct Accept(Arc<Inner>);
 
 struct Inner {
     door: Door,
+    admission: Admission,
     rules: Rules,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -101,9 +105,10 @@ pub trait Keeper: Send + Sync + 'static {
 }
 
 impl Accept {
-    /// Accepts into `store`.
+    /// Accepts into `store` whom `admission` lets in.
     pub fn new(
         store: Store,
+        admission: Admission,
         rules: Rules,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
@@ -111,6 +116,7 @@ impl Accept {
     ) -> Self {
         Self(Arc::new(Inner {
             door: Door::Store(store),
+            admission,
             rules,
             clock,
             entropy,
@@ -128,6 +134,7 @@ impl Accept {
     ) -> Self {
         Self(Arc::new(Inner {
             door: Door::Other(keeper),
+            admission: Admission::unlimited(),
             rules,
             clock,
             entropy,
@@ -135,13 +142,18 @@ impl Accept {
         }))
     }
 
+    /// Who is let in.
+    pub fn admission(&self) -> &Admission {
+        &self.0.admission
+    }
+
     /// The bounds that whoever reads requests must keep.
     pub fn limits(&self) -> &Limits {
         &self.0.rules.limits
     }
 
-    /// Accepts the one event of a request. Once it is with the store it is stored, even if the caller
-    /// drops this future.
+    /// Accepts the one event of a request, whose sender is admitted until this filling of limits. Once it
+    /// is with the store it is stored, even if the caller drops this future.
     ///
     /// # Errors
     /// Says why nothing was stored.
@@ -151,9 +163,13 @@ impl Accept {
         headers: &HeaderMap,
         query: &str,
         body: Bytes,
+        admit_until: Fill,
     ) -> Result<Accepted, Refusal> {
         let result = match self.read_one(mode, headers, query, body) {
-            Ok(admitted) => self.store_one(admitted).await,
+            Ok(mut admitted) => match self.let_in(&mut admitted, admit_until).await {
+                Ok(()) => self.store_one(admitted).await,
+                Err(refusal) => Err(refusal),
+            },
             Err(refusal) => Err(refusal),
         };
         result.inspect_err(|refusal| self.count_refused(refusal))
@@ -168,8 +184,16 @@ impl Accept {
         headers: &HeaderMap,
         query: &str,
         body: Bytes,
+        admit_until: Fill,
     ) -> Result<Vec<Accepted>, Refused> {
-        let result = match self.read_batch(headers, query, &body) {
+        let read = match self.read_batch(headers, query, &body) {
+            Ok(mut admitted) => {
+                let let_in = self.let_all_in(&mut admitted, admit_until).await;
+                let_in.map(|()| admitted)
+            }
+            Err(refused) => Err(refused),
+        };
+        let result = match read {
             Ok(admitted) => match self.store_all(&admitted).await {
                 Err(Refused {
                     index: Some(index),
@@ -190,9 +214,18 @@ impl Accept {
     ///
     /// # Errors
     /// When the request says what streams do not understand.
-    pub(crate) fn stream(&self, headers: &HeaderMap, query: &str) -> Result<Stream, Refusal> {
+    pub(crate) fn stream(
+        &self,
+        headers: &HeaderMap,
+        query: &str,
+        admit_until: Fill,
+    ) -> Result<Stream, Refusal> {
         refuse_query(query).inspect_err(|refusal| self.count_refused(refusal))?;
-        Ok(Stream::new(self.clone(), trace::context(headers)))
+        Ok(Stream::new(
+            self.clone(),
+            trace::context(headers),
+            admit_until,
+        ))
     }
 
     /// Counts a refusal that never reached an event.
@@ -318,7 +351,64 @@ impl Accept {
             event: Arc::new(event),
             destinations: keep.then_some(routed.destinations),
             identified: true,
+            set_aside: None,
         })
+    }
+
+    /// Lets an event in whose sender is admitted until this filling, or says which limit is in its way.
+    async fn let_in(&self, admitted: &mut Admitted, admit_until: Fill) -> Result<(), Refusal> {
+        if self.0.admission.is_open(admit_until) {
+            return Ok(());
+        }
+        match self.decide(admitted, admit_until) {
+            Ok(()) => Ok(()),
+            // Boxed, so that requests do not carry the room for it while nobody is refused.
+            Err(refusal) => Box::pin(self.unless_known(admitted, refusal)).await,
+        }
+    }
+
+    /// Lets a batch in as a whole.
+    async fn let_all_in(&self, batch: &mut [Admitted], admit_until: Fill) -> Result<(), Refused> {
+        if self.0.admission.is_open(admit_until) {
+            return Ok(());
+        }
+        for (index, admitted) in batch.iter_mut().enumerate() {
+            let let_in = self.let_in(admitted, admit_until).await;
+            let_in.map_err(|refusal| refusal.at(index))?;
+        }
+        Ok(())
+    }
+
+    /// What the limits say of an event; sets its destinations aside whose limits say so.
+    pub(crate) fn decide(&self, admitted: &mut Admitted, admit_until: Fill) -> Result<(), Refusal> {
+        let Some(destinations) = &admitted.destinations else {
+            return Ok(());
+        };
+        let admission = &self.0.admission;
+        let aside = admission
+            .decide(&admitted.event, destinations, admit_until)
+            .map_err(Refusal::Full)?;
+        admitted.set_aside = (!aside.is_empty()).then(|| Arc::new(DestinationSet::new(aside)));
+        Ok(())
+    }
+
+    /// An event that was accepted before takes no room: it goes on to its receipt, whatever refuses it.
+    pub(crate) async fn unless_known(
+        &self,
+        admitted: &Admitted,
+        refusal: Refusal,
+    ) -> Result<(), Refusal> {
+        let (Door::Store(store), Some(new)) = (&self.0.door, admitted.to_new()) else {
+            return Err(refusal);
+        };
+        match store.recall(new).await {
+            Ok(Some(_first)) => Ok(()),
+            Ok(None) => Err(refusal),
+            Err(error) => {
+                let refusal = Refusal::from_append(error).refusal;
+                Err(self.explained(refusal, &admitted.event).await)
+            }
+        }
     }
 
     async fn store_one(&self, admitted: Admitted) -> Result<Accepted, Refusal> {
@@ -430,7 +520,7 @@ impl Admitted {
             event: Arc::clone(&self.event),
             destinations: Arc::clone(self.destinations.as_ref()?),
             identified: self.identified,
-            set_aside: None,
+            set_aside: self.set_aside.clone(),
         })
     }
 }

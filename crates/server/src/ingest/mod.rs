@@ -3,6 +3,7 @@
 //! HTTP answers (`api::events`) or connections (`http`). Modules in suggested reading order.
 
 mod accept;
+mod admission;
 mod stream;
 
 mod mode;
@@ -20,6 +21,7 @@ mod conflict;
 mod refusal;
 
 pub use accept::{Accept, Accepted, Keeper, Rules};
+pub use admission::{Admission, FullLimit, LimitReport};
 pub use conflict::Difference;
 pub use refusal::{Refusal, Refused};
 

@@ -7,7 +7,7 @@ use thiserror::Error;
 use wayhold_model::{InvalidEvent, Position};
 use wayhold_store::AppendError;
 
-use super::{Accepted, Difference};
+use super::{Accepted, Difference, FullLimit};
 use crate::telemetry::metrics::Refusal as Reason;
 
 /// A refusal of one event, of a whole batch, or of the request that carries them.
@@ -100,6 +100,9 @@ pub enum Refusal {
         /// When.
         retry_after: Duration,
     },
+    /// More is pending than may be for this event to be let in. Come back when it has drained.
+    #[error("{0}")]
+    Full(FullLimit),
     /// Less space is free than must stay free. Come back when there is more.
     #[error("less disk space is free than store.min_free asks for")]
     NoSpace {
@@ -186,6 +189,7 @@ impl Refusal {
     pub fn is_temporary(&self) -> bool {
         match self {
             Self::Busy { .. }
+            | Self::Full(_)
             | Self::NoSpace { .. }
             | Self::Unavailable { .. }
             | Self::Stopping { .. } => true,
@@ -215,6 +219,8 @@ impl Refusal {
             Self::RouteFailed { .. } | Self::KeyFailed { .. } => Reason::RouteFailed,
             Self::Conflict { .. } | Self::ConflictInBatch { .. } => Reason::Conflict,
             Self::Busy { .. } => Reason::Busy,
+            Self::Full(full) if full.destination.is_some() => Reason::DestinationFull,
+            Self::Full(_) => Reason::BacklogFull,
             Self::NoSpace { .. } => Reason::NoSpace,
             Self::Unavailable { .. } => Reason::Unavailable,
             Self::Stopping { .. } => Reason::Stopping,

@@ -2,7 +2,11 @@
 //! other, so that memory stays bounded and order is kept. What was stored stays stored, whatever
 //! becomes of later lines, and of lines of other shards.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
+
 use memchr::memchr;
+use wayhold_model::admission::Fill;
 
 use super::accept::{Accept, Accepted, Admitted};
 use super::{Refusal, Refused, trace};
@@ -14,6 +18,7 @@ pub(crate) type LineResult = Result<Accepted, Refusal>;
 pub(crate) struct Stream {
     accept: Accept,
     trace: Option<trace::Context>,
+    admit_until: Fill,
     /// The beginning of a line whose end has not come.
     partial: Vec<u8>,
     /// Whether the line under way is too long: the rest of it is skipped.
@@ -25,19 +30,33 @@ pub(crate) struct Stream {
     /// Set once the store had no room: whatever comes later is refused alike, because it must not
     /// overtake what the producer has to send again.
     refused: Option<Refusal>,
+    held: HeldKeys,
+}
+
+/// Ordering keys of lines that a limit refused: a later line of such a key must not overtake what the
+/// producer has to send again. Others go on, because limits concern some events and not others. Holds a
+/// hash for each, so at most eight bytes for each line that a stream may have; a line that is refused for
+/// the hash of another key only comes later.
+#[derive(Default)]
+struct HeldKeys {
+    hashes: HashSet<u64>,
+    hasher: RandomState,
+    refusal: Option<Refusal>,
 }
 
 impl Stream {
-    pub(crate) fn new(accept: Accept, trace: Option<trace::Context>) -> Self {
+    pub(crate) fn new(accept: Accept, trace: Option<trace::Context>, admit_until: Fill) -> Self {
         Self {
             accept,
             trace,
+            admit_until,
             partial: Vec::new(),
             skipping: false,
             lines: 0,
             slice: Vec::new(),
             slice_bytes: 0,
             refused: None,
+            held: HeldKeys::default(),
         }
     }
 
@@ -146,7 +165,11 @@ impl Stream {
         self.slice_bytes = 0;
         let mut numbers = Vec::with_capacity(self.slice.len());
         let mut admitted = Vec::with_capacity(self.slice.len());
-        for (line, result) in self.slice.drain(..) {
+        for (line, result) in std::mem::take(&mut self.slice) {
+            let result = match result {
+                Ok(mut event) => self.let_in(&mut event).await.map(|()| event),
+                Err(refusal) => Err(refusal),
+            };
             numbers.push((line, result.map(|event| admitted.push(event))));
         }
         let mut stored = self.store_each(&admitted).await.into_iter();
@@ -160,6 +183,23 @@ impl Stream {
             }
             each(line, result);
         }
+    }
+
+    /// Lets a line in, or says which limit is in its way.
+    async fn let_in(&mut self, admitted: &mut Admitted) -> Result<(), Refusal> {
+        let is_open = self.accept.admission().is_open(self.admit_until);
+        if is_open && self.held.refusal.is_none() {
+            return Ok(());
+        }
+        let decided = match self.held.of(admitted) {
+            Some(refusal) => Err(refusal),
+            None => self.accept.decide(admitted, self.admit_until),
+        };
+        let Err(refusal) = decided else {
+            return Ok(());
+        };
+        let let_in = Box::pin(self.accept.unless_known(admitted, refusal)).await;
+        let_in.inspect_err(|refusal| self.held.hold(admitted, refusal))
     }
 
     /// Stores events that are independent but must keep their order. The store takes all or none, so
@@ -212,5 +252,22 @@ impl Stream {
             take = rest.len();
         }
         results
+    }
+}
+
+impl HeldKeys {
+    /// Why a line has to wait for an earlier one of its key.
+    fn of(&self, admitted: &Admitted) -> Option<Refusal> {
+        let refusal = self.refusal.as_ref()?;
+        let hash = self.hasher.hash_one(admitted.event.key()?);
+        self.hashes.contains(&hash).then(|| refusal.clone())
+    }
+
+    /// Later lines of this one's key wait.
+    fn hold(&mut self, admitted: &Admitted, refusal: &Refusal) {
+        if let (Refusal::Full(_), Some(key)) = (refusal, admitted.event.key()) {
+            self.hashes.insert(self.hasher.hash_one(key));
+            self.refusal = Some(refusal.clone());
+        }
     }
 }

@@ -45,6 +45,7 @@ impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut page = Page { encoder };
         accepting(&mut page, &self.metrics)?;
+        limits(&mut page, &self.report)?;
         attempts(&mut page, &self.metrics.destinations())?;
         destinations(&mut page, &self.report)?;
         store(&mut page, &self.report)?;
@@ -77,6 +78,26 @@ fn accepting(page: &mut Page<'_>, metrics: &Metrics) -> fmt::Result {
         "accept_duration_seconds",
         "From the whole request to its answer, for requests that were accepted",
         [([], metrics.accept_duration.read())],
+    )
+}
+
+/// The limits that are configured; none, none are shown.
+fn limits(page: &mut Page<'_>, report: &Report) -> fmt::Result {
+    let of_whole = report.limits.iter().filter(|one| one.destination.is_none());
+    page.gauge(
+        "backlog_limit_ratio",
+        "How full a limit on the whole backlog is; events are refused from 1 on",
+        of_whole.map(|one| ([("limit", one.measure.name())], one.fraction())),
+    )?;
+    let of_destinations = report.limits.iter().filter_map(|one| {
+        let name = one.destination.as_deref()?;
+        let labels = [("destination", name), ("limit", one.measure.name())];
+        Some((labels, one.fraction()))
+    });
+    page.gauge(
+        "destination_limit_ratio",
+        "How full a limit on a destination's backlog is",
+        of_destinations,
     )
 }
 

@@ -55,6 +55,8 @@ impl Metrics {
             route_failed,
             not_allowed,
             busy,
+            backlog_full,
+            destination_full,
             no_space,
             unavailable,
             stopping,
@@ -67,6 +69,8 @@ impl Metrics {
             Refusal::RouteFailed => route_failed,
             Refusal::NotAllowed => not_allowed,
             Refusal::Busy => busy,
+            Refusal::BacklogFull => backlog_full,
+            Refusal::DestinationFull => destination_full,
             Refusal::NoSpace => no_space,
             Refusal::Unavailable => unavailable,
             Refusal::Stopping => stopping,
@@ -149,6 +153,10 @@ pub enum Refusal {
     NotAllowed,
     /// The queue before the store was full.
     Busy,
+    /// More was pending than the limits on the whole backlog let in.
+    BacklogFull,
+    /// More was pending for a destination than its limits let in.
+    DestinationFull,
     /// The volume is nearly full.
     NoSpace,
     /// The store could not take events.
@@ -159,7 +167,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// All of them, in the order in which `/metrics` shows them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Malformed,
         Self::TooLarge,
         Self::Conflict,
@@ -167,6 +175,8 @@ impl Refusal {
         Self::RouteFailed,
         Self::NotAllowed,
         Self::Busy,
+        Self::BacklogFull,
+        Self::DestinationFull,
         Self::NoSpace,
         Self::Unavailable,
         Self::Stopping,
@@ -182,6 +192,8 @@ impl Refusal {
             Self::RouteFailed => "route_failed",
             Self::NotAllowed => "not_allowed",
             Self::Busy => "busy",
+            Self::BacklogFull => "backlog_full",
+            Self::DestinationFull => "destination_full",
             Self::NoSpace => "no_space",
             Self::Unavailable => "unavailable",
             Self::Stopping => "stopping",

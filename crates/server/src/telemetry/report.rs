@@ -10,6 +10,7 @@ use wayhold_store::{Figures, Health, Recovery};
 use super::accounting::Accounting;
 use crate::auth::Openness;
 use crate::dispatch::{LaneSnapshot, LaneState};
+use crate::ingest::LimitReport;
 
 /// The server at one moment.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub struct Report {
     pub no_auth: bool,
     /// Whether events can be accepted, and what is not as it should be.
     pub readiness: Readiness,
+    /// How the limits on backlogs stand.
+    pub limits: Vec<LimitReport>,
     /// Sizes and counts of the store.
     pub figures: Figures,
     /// What opening the store found.
@@ -137,6 +140,7 @@ impl Report {
 #[cfg(test)]
 pub(crate) mod tests {
     use wayhold_model::DestinationId;
+    use wayhold_model::admission::Measure;
     use wayhold_store::LaneTotals;
 
     use super::*;
@@ -171,6 +175,15 @@ pub(crate) mod tests {
                 unready: None,
                 degraded: Vec::new(),
             },
+            limits: [None, Some("orders")]
+                .map(|destination| LimitReport {
+                    destination: destination.map(str::to_owned),
+                    measure: Measure::Events,
+                    used: 1,
+                    limit: 2,
+                    since: None,
+                })
+                .to_vec(),
             figures: Figures::default(),
             recovery: Arc::default(),
             destinations: destinations

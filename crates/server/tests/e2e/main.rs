@@ -10,6 +10,7 @@
 mod support;
 
 mod access;
+mod backlog;
 mod bench;
 mod command_line;
 mod first_minute;

@@ -26,7 +26,7 @@ pub(super) const FILE: &str = "catalog.db";
 /// `WHca`. A step of `upgrades` also changes `SCHEMA`, which new files begin with.
 pub(super) const FORMAT: Format = Format {
     application_id: 0x5748_6361,
-    upgrades: &[generations::FROM_FORMAT_1],
+    upgrades: &[generations::FROM_FORMAT_1, tokens::FROM_FORMAT_2],
 };
 
 /// The log is carried over into the file after this many changes, so that it stays small.
@@ -54,7 +54,8 @@ CREATE TABLE principals(
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE tokens(
     prefix TEXT PRIMARY KEY, hash BLOB NOT NULL, principal TEXT NOT NULL,
-    created_at INTEGER NOT NULL, created_by TEXT NOT NULL, revoked_at INTEGER
+    created_at INTEGER NOT NULL, created_by TEXT NOT NULL, revoked_at INTEGER,
+    admit_until INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE audit(
     number INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, by TEXT NOT NULL,
@@ -529,6 +530,7 @@ mod tests {
                  generation INTEGER PRIMARY KEY, shards INTEGER NOT NULL, since INTEGER NOT NULL
              ) STRICT;
              INSERT INTO generations VALUES (1, 3, 5);
+             ALTER TABLE tokens DROP COLUMN admit_until;
              PRAGMA user_version = 1;",
         )
         .unwrap();

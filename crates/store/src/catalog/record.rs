@@ -1,5 +1,6 @@
 //! What the catalogue holds, as values.
 
+use wayhold_model::admission::Fill;
 use wayhold_model::{DestinationId, Generation, LaneId, Timestamp};
 
 /// Whether deliveries to a destination start.
@@ -88,6 +89,8 @@ pub struct NewToken {
     pub hash: [u8; 32],
     /// To whom it belongs. A name that is new makes a new principal.
     pub principal: PrincipalRecord,
+    /// At which filling of limits on the backlog its events are refused; `None`: at the limits.
+    pub admit_until: Option<Fill>,
 }
 
 /// A stored token.
@@ -99,6 +102,8 @@ pub struct TokenRecord {
     pub hash: [u8; 32],
     /// To whom it belongs.
     pub principal: PrincipalRecord,
+    /// At which filling of limits on the backlog its events are refused; `None`: at the limits.
+    pub admit_until: Option<Fill>,
     /// When it was made.
     pub created_at: Timestamp,
     /// By whom.

@@ -2,10 +2,14 @@
 //! keyed hash; making and checking that hash is the business of whoever speaks with clients.
 
 use rusqlite::{Connection, OptionalExtension, params};
+use wayhold_model::admission::Fill;
 
 use crate::catalog::audit;
 use crate::catalog::file::{Catalog, CatalogError, timestamp};
 use crate::catalog::{NewToken, PrincipalRecord, TokenRecord};
+
+/// Tokens got the filling of limits until which they are admitted.
+pub(super) const FROM_FORMAT_2: &str = "ALTER TABLE tokens ADD COLUMN admit_until INTEGER;";
 
 impl Catalog {
     /// Stores a token, and its principal where that is new.
@@ -18,6 +22,7 @@ impl Catalog {
             prefix,
             hash,
             principal,
+            admit_until,
         } = token;
         self.change(|change| {
             let known = change
@@ -41,13 +46,14 @@ impl Catalog {
                 }
             }
             let added = change.transaction.execute(
-                "INSERT OR IGNORE INTO tokens VALUES (?1, ?2, ?3, ?4, ?5, NULL)",
+                "INSERT OR IGNORE INTO tokens VALUES (?1, ?2, ?3, ?4, ?5, NULL, ?6)",
                 params![
                     prefix,
                     hash,
                     principal.name,
                     change.now.as_micros().cast_signed(),
-                    by
+                    by,
+                    admit_until.map(Fill::thousandths)
                 ],
             )?;
             if added == 0 {
@@ -126,7 +132,7 @@ fn read_principal(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Pri
 
 pub(super) fn read(connection: &Connection) -> rusqlite::Result<Vec<TokenRecord>> {
     let mut statement = connection.prepare(
-        "SELECT prefix, hash, name, kind, roles, created_at, created_by, revoked_at
+        "SELECT prefix, hash, name, kind, roles, created_at, created_by, revoked_at, admit_until
          FROM tokens JOIN principals ON name = principal ORDER BY created_at, prefix",
     )?;
     let rows = statement.query_map([], |row| {
@@ -137,6 +143,7 @@ pub(super) fn read(connection: &Connection) -> rusqlite::Result<Vec<TokenRecord>
             created_at: timestamp(row.get(5)?),
             created_by: row.get(6)?,
             revoked_at: row.get::<_, Option<i64>>(7)?.map(timestamp),
+            admit_until: row.get::<_, Option<u32>>(8)?.map(Fill::from_thousandths),
         })
     })?;
     rows.collect()
@@ -168,7 +175,26 @@ mod tests {
                 kind: "service".to_owned(),
                 roles: roles.iter().map(|role| (*role).to_owned()).collect(),
             },
+            admit_until: None,
         }
+    }
+
+    #[test]
+    fn a_token_keeps_until_which_filling_it_is_admitted() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Catalog::open(folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap();
+        let bulk = NewToken {
+            admit_until: Some(Fill::from_thousandths(800)),
+            ..token("abc", &["ingest"])
+        };
+        let made = open().create_token(&bulk, "ada").unwrap();
+        assert_eq!(made.admit_until, bulk.admit_until);
+        // Another token of the same principal has its own.
+        open()
+            .create_token(&token("def", &["ingest"]), "ada")
+            .unwrap();
+        let until = |prefix| open().token(prefix).unwrap().admit_until;
+        assert_eq!((until("abc"), until("def")), (bulk.admit_until, None));
     }
 
     #[test]

@@ -1,0 +1,626 @@
+//! Admission: whether an event is let in while so much is pending. The backlog is measured aside, ten times
+//! a second where a limit is configured, and not at all where none is; at the door that costs an event one
+//! look at a number, as long as no limit is nearly reached. The decision is `wayhold_model::admission`'s.
+//!
+//! Owns nothing durable: a start measures before it accepts.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use wayhold_model::admission::{
+    self, Admission as Decision, Backlog, BacklogLimits, Fill, Full, Measure, OnLimit, Share,
+};
+use wayhold_model::condition::Condition;
+use wayhold_model::{Clock, DestinationId, DestinationSet, Event, Timestamp};
+use wayhold_store::{BacklogMeter, Backlogs, Pending};
+
+use crate::blocking::blocking;
+use crate::config::{Config, DestinationName};
+
+/// How often the backlog is measured: what is accepted meanwhile may exceed a limit.
+const MEASURE_EVERY: Duration = Duration::from_millis(100);
+
+/// Measuring may take one part in so many of a core; with a very large backlog it becomes rarer instead.
+const MEASURE_SHARE: u32 = 20;
+
+/// Over how many seconds the drain is measured: long enough for a destination that takes batches, short
+/// enough to follow one that comes back.
+const DRAIN_SECONDS: usize = 10;
+
+/// Bounds of a measured wait: less than a second only brings the same refusal, and after more than some
+/// minutes the rate is no longer the same.
+const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+
+/// How long to wait where nothing drains: whatever ends that, a client that comes back twice a minute
+/// sees it soon.
+const WAIT_UNKNOWN: Duration = Duration::from_secs(30);
+
+/// Decides who is let in. A cheap handle.
+#[derive(Clone)]
+pub struct Admission(Arc<Inner>);
+
+struct Inner {
+    /// The most that any limit holds against events, in thousandths.
+    highest: AtomicU32,
+    /// The lowest mark of the sources.
+    lowest: Fill,
+    sources: Vec<Source>,
+    whole: Limit,
+    /// Destinations with limits, ascending.
+    destinations: Vec<(DestinationId, Limit)>,
+}
+
+/// Events that are refused before others.
+struct Source {
+    when: Option<Condition>,
+    admit_until: Fill,
+}
+
+/// Limits on one backlog, and how it stands.
+struct Limit {
+    /// The destination; `None` for the whole.
+    name: Option<String>,
+    limits: BacklogLimits,
+    on_limit: OnLimit,
+    /// What is held against events, in thousandths.
+    held: AtomicU32,
+    standing: Mutex<Standing>,
+}
+
+#[derive(Default)]
+struct Standing {
+    backlog: Backlog,
+    /// By measure.
+    held: [Fill; Measure::ALL.len()],
+    drain: Drain,
+    /// Since when somebody is refused.
+    since: Option<Timestamp>,
+}
+
+/// How many events were resolved lately: a count a second.
+#[derive(Default)]
+struct Drain(VecDeque<(Instant, i64)>);
+
+/// A limit that refuses an event, as its producer is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FullLimit {
+    /// Whose; `None` for the whole backlog.
+    pub destination: Option<String>,
+    /// What it limits.
+    pub measure: Measure,
+    /// The fraction from which on events like this one are refused.
+    pub admit_until: Fill,
+    /// When to come back: how long the backlog needs to drain down to where accepting begins again.
+    pub retry_after: Duration,
+}
+
+/// How one limit stands, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitReport {
+    /// Whose; `None` for the whole backlog.
+    pub destination: Option<String>,
+    /// What it limits.
+    pub measure: Measure,
+    /// How much is used: events, bytes or milliseconds.
+    pub used: u64,
+    /// How much may be.
+    pub limit: u64,
+    /// Since when events are refused (or set aside) for it, those that are refused before others at least.
+    pub since: Option<Timestamp>,
+}
+
+impl Admission {
+    /// The limits of a configuration, over the durable ids that the catalogue gave to its destinations.
+    pub fn new(config: &Config, id_of: impl Fn(&DestinationName) -> DestinationId) -> Self {
+        let sources: Vec<Source> = config
+            .sources
+            .iter()
+            .filter(|source| source.admit_until < Fill::FULL)
+            .map(|source| Source {
+                when: source.when.clone(),
+                admit_until: source.admit_until,
+            })
+            .collect();
+        let limited = config
+            .destinations
+            .iter()
+            .filter(|destination| !destination.limits.is_none());
+        let mut destinations: Vec<(DestinationId, Limit)> = limited
+            .map(|destination| {
+                let name = Some(destination.name.to_string());
+                let limit = Limit::new(name, destination.limits, destination.on_limit);
+                (id_of(&destination.name), limit)
+            })
+            .collect();
+        destinations.sort_unstable_by_key(|(id, _)| *id);
+        let whole = Limit::new(None, config.limits.backlog, OnLimit::Refuse);
+        Self::of(sources, whole, destinations)
+    }
+
+    /// Lets everybody in.
+    pub fn unlimited() -> Self {
+        let whole = Limit::new(None, BacklogLimits::default(), OnLimit::Refuse);
+        Self::of(Vec::new(), whole, Vec::new())
+    }
+
+    fn of(sources: Vec<Source>, whole: Limit, destinations: Vec<(DestinationId, Limit)>) -> Self {
+        let marks = sources.iter().map(|source| source.admit_until);
+        Self(Arc::new(Inner {
+            highest: AtomicU32::new(0),
+            lowest: marks.min().unwrap_or(Fill::FULL),
+            sources,
+            whole,
+            destinations,
+        }))
+    }
+
+    /// Whether anything is limited.
+    fn is_limited(&self) -> bool {
+        !self.0.whole.limits.is_none() || !self.0.destinations.is_empty()
+    }
+
+    /// Measures once, and goes on to do so in a task on the current runtime until the last handle is gone.
+    /// Blocking. Where nothing is limited it does nothing.
+    pub(crate) fn watch(&self, mut meter: BacklogMeter, clock: Arc<dyn Clock>) {
+        if !self.is_limited() {
+            return;
+        }
+        self.observe(&meter.measure(), clock.now(), Instant::now());
+        tokio::spawn(measure(Arc::downgrade(&self.0), meter, clock));
+    }
+
+    /// Whether nobody of this mark is refused anywhere: then nothing more needs to be asked.
+    pub(crate) fn is_open(&self, admit_until: Fill) -> bool {
+        let inner = &self.0;
+        inner.highest.load(Ordering::Relaxed) < admit_until.min(inner.lowest).thousandths()
+    }
+
+    /// What becomes of an event whose sender is admitted until this mark.
+    ///
+    /// # Errors
+    /// It is refused, by the limit that is told.
+    pub(crate) fn decide(
+        &self,
+        event: &Event,
+        destinations: &DestinationSet,
+        admit_until: Fill,
+    ) -> Result<Vec<DestinationId>, FullLimit> {
+        let inner = &self.0;
+        let until = inner.mark_of(event, admit_until);
+        let shares = destinations.ids().iter().filter_map(|id| {
+            let limit = inner.limit_of(*id)?;
+            Some(Share {
+                destination: *id,
+                held: limit.held(),
+                on_limit: limit.on_limit,
+            })
+        });
+        match admission::decide(until, inner.whole.held(), shares) {
+            Decision::Admit => Ok(Vec::new()),
+            Decision::SetAside(ids) => Ok(ids),
+            Decision::Refuse(Full::Backlog) => Err(inner.whole.refusal(until)),
+            Decision::Refuse(Full::Destination(id)) => {
+                let limit = inner.limit_of(id).unwrap_or(&inner.whole);
+                Err(limit.refusal(until))
+            }
+        }
+    }
+
+    /// How every limit stands.
+    pub fn report(&self) -> Vec<LimitReport> {
+        self.limits().flat_map(Limit::report).collect()
+    }
+
+    /// One sentence for each limit that refuses somebody.
+    pub fn findings(&self) -> Vec<String> {
+        self.report()
+            .iter()
+            .filter_map(LimitReport::finding)
+            .collect()
+    }
+
+    fn limits(&self) -> impl Iterator<Item = &Limit> {
+        let destinations = self.0.destinations.iter().map(|(_, limit)| limit);
+        std::iter::once(&self.0.whole).chain(destinations)
+    }
+
+    /// Takes what was measured at this moment.
+    fn observe(&self, backlogs: &Backlogs, now: Timestamp, at: Instant) {
+        let inner = &self.0;
+        inner.whole.observe(&backlogs.whole, inner.lowest, now, at);
+        for (id, pending) in &backlogs.destinations {
+            if let Some(limit) = inner.limit_of(*id) {
+                limit.observe(pending, inner.lowest, now, at);
+            }
+        }
+        let highest = self.limits().map(Limit::held).max().unwrap_or_default();
+        inner
+            .highest
+            .store(highest.thousandths(), Ordering::Relaxed);
+    }
+}
+
+/// Measures until nobody decides by it any more.
+async fn measure(admission: Weak<Inner>, mut meter: BacklogMeter, clock: Arc<dyn Clock>) {
+    let mut pause = MEASURE_EVERY;
+    loop {
+        tokio::time::sleep(pause).await;
+        if admission.strong_count() == 0 {
+            return;
+        }
+        let started = Instant::now();
+        let measured = blocking(move || (meter.measure(), meter)).await;
+        let (Some(admission), Ok((backlogs, same))) = (admission.upgrade(), measured) else {
+            return;
+        };
+        meter = same;
+        Admission(admission).observe(&backlogs, clock.now(), Instant::now());
+        pause = MEASURE_EVERY.max(started.elapsed() * (MEASURE_SHARE - 1));
+    }
+}
+
+impl Inner {
+    fn limit_of(&self, id: DestinationId) -> Option<&Limit> {
+        let place = self.destinations.binary_search_by_key(&id, |(id, _)| *id);
+        self.destinations.get(place.ok()?).map(|(_, limit)| limit)
+    }
+
+    /// At which filling this event is refused. A condition without an answer is not met.
+    fn mark_of(&self, event: &Event, admit_until: Fill) -> Fill {
+        let meets = |source: &&Source| {
+            let condition = source.when.as_ref();
+            condition.is_none_or(|condition| condition.holds(event).unwrap_or(false))
+        };
+        let sources = self.sources.iter().filter(meets);
+        let marks = sources.map(|source| source.admit_until);
+        marks.fold(admit_until, Fill::min)
+    }
+}
+
+impl Limit {
+    fn new(name: Option<String>, limits: BacklogLimits, on_limit: OnLimit) -> Self {
+        Self {
+            name,
+            limits,
+            on_limit,
+            held: AtomicU32::new(0),
+            standing: Mutex::default(),
+        }
+    }
+
+    fn held(&self) -> Fill {
+        Fill::from_thousandths(self.held.load(Ordering::Relaxed))
+    }
+
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn observe(&self, pending: &Pending, lowest: Fill, now: Timestamp, at: Instant) {
+        if self.limits.is_none() {
+            return;
+        }
+        let mut standing = self.standing();
+        standing.backlog = Backlog {
+            events: pending.events,
+            bytes: pending.bytes,
+            age: pending
+                .oldest
+                .map_or(Duration::ZERO, |oldest| now.since(oldest)),
+        };
+        standing.drain.note(at, pending.resolved);
+        let backlog = standing.backlog;
+        for (measure, held) in Measure::ALL.into_iter().zip(&mut standing.held) {
+            let used = self.limits.used(measure, &backlog);
+            *held = used.map_or_else(Fill::default, |(used, limit)| {
+                Fill::of(used, limit).held(*held)
+            });
+        }
+        let held = standing.held.into_iter().max().unwrap_or_default();
+        self.held.store(held.thousandths(), Ordering::Relaxed);
+        let whose = self.name.as_deref().unwrap_or("all");
+        match (held >= lowest, standing.since) {
+            (true, None) => {
+                standing.since = Some(now);
+                tracing::warn!(
+                    destination = whose,
+                    events = backlog.events,
+                    bytes = backlog.bytes,
+                    "the backlog has reached a limit: events are refused"
+                );
+            }
+            (false, Some(_)) => {
+                standing.since = None;
+                tracing::info!(
+                    destination = whose,
+                    events = backlog.events,
+                    "the backlog is below its limits again: nobody is refused"
+                );
+            }
+            (true, Some(_)) | (false, None) => {}
+        }
+    }
+
+    fn refusal(&self, until: Fill) -> FullLimit {
+        let standing = self.standing();
+        let fullest = Measure::ALL.into_iter().zip(standing.held);
+        let fullest = fullest.max_by_key(|(_, held)| *held);
+        let per_second = standing.drain.per_second();
+        let wait = self.limits.wait(&standing.backlog, until, per_second);
+        FullLimit {
+            destination: self.name.clone(),
+            measure: fullest.map_or(Measure::Events, |(measure, _)| measure),
+            admit_until: until,
+            retry_after: wait.map_or(WAIT_UNKNOWN, |wait| wait.clamp(WAIT.0, WAIT.1)),
+        }
+    }
+
+    fn report(&self) -> Vec<LimitReport> {
+        let standing = self.standing();
+        // Of several measures only those that hold as much as any name the time.
+        let most = standing.held.into_iter().max().unwrap_or_default();
+        let measures = Measure::ALL.into_iter().zip(standing.held);
+        let report = measures.filter_map(|(measure, held)| {
+            let (used, limit) = self.limits.used(measure, &standing.backlog)?;
+            Some(LimitReport {
+                destination: self.name.clone(),
+                measure,
+                used,
+                limit,
+                since: standing.since.filter(|_| held == most),
+            })
+        });
+        report.collect()
+    }
+}
+
+impl LimitReport {
+    /// How full the limit is; 1 is full.
+    pub fn fraction(&self) -> f64 {
+        Fill::of(self.used, self.limit).fraction()
+    }
+
+    fn finding(&self) -> Option<String> {
+        let since = self.since?;
+        let whose = match &self.destination {
+            None => "the limit on the whole backlog".to_owned(),
+            Some(name) => format!("the limit on the backlog of destination {name}"),
+        };
+        Some(format!(
+            "{whose} ({}) is {:.0} % full and refuses events since {since}",
+            self.measure.name(),
+            self.fraction() * 100.0,
+        ))
+    }
+}
+
+impl fmt::Display for FullLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let measure = self.measure.name();
+        match &self.destination {
+            None => write!(f, "the backlog has reached its limit on {measure}")?,
+            Some(name) => write!(
+                f,
+                "the backlog of destination {name} has reached its limit on {measure}"
+            )?,
+        }
+        if self.admit_until < Fill::FULL {
+            let percent = self.admit_until.fraction() * 100.0;
+            write!(
+                f,
+                ", as far as this sender is admitted ({percent:.0} % of it)"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Drain {
+    /// So many have been resolved by now.
+    fn note(&mut self, at: Instant, resolved: i64) {
+        // The newest is replaced until it is a second after the one before it.
+        let settled = self
+            .0
+            .len()
+            .checked_sub(2)
+            .and_then(|last| self.0.get(last));
+        let is_open = match settled {
+            Some((before, _)) => at.duration_since(*before) < Duration::from_secs(1),
+            None => false,
+        };
+        if is_open {
+            self.0.pop_back();
+        }
+        self.0.push_back((at, resolved));
+        while self.0.len() > DRAIN_SECONDS + 1 {
+            self.0.pop_front();
+        }
+    }
+
+    /// Events a second; 0 where nothing drains or nothing is known.
+    fn per_second(&self) -> f64 {
+        let (Some((from, before)), Some((to, after))) = (self.0.front(), self.0.back()) else {
+            return 0.0;
+        };
+        let resolved = u32::try_from(after.saturating_sub(*before).max(0)).unwrap_or(u32::MAX);
+        let seconds = to.duration_since(*from).as_secs_f64();
+        if seconds > 0.0 {
+            f64::from(resolved) / seconds
+        } else {
+            0.0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wayhold_model::EventParts;
+
+    use super::*;
+
+    const ONE: DestinationId = DestinationId(1);
+    const TWO: DestinationId = DestinationId(2);
+
+    fn event(source: &str) -> Event {
+        Event::new(&EventParts {
+            id: "1",
+            source,
+            kind: "t",
+            ..EventParts::default()
+        })
+        .unwrap()
+    }
+
+    fn events(limit: u64) -> BacklogLimits {
+        BacklogLimits {
+            events: Some(limit),
+            ..BacklogLimits::default()
+        }
+    }
+
+    /// A limit of 100 events on the whole, of 50 on `one`; telemetry is admitted until 0.8.
+    fn limited() -> Admission {
+        let telemetry = Source {
+            when: Some(Condition::compile("source == \"/telemetry\"").unwrap()),
+            admit_until: Fill::from_fraction(0.8).unwrap(),
+        };
+        let one = Limit::new(Some("one".to_owned()), events(50), OnLimit::Refuse);
+        Admission::of(
+            vec![telemetry],
+            Limit::new(None, events(100), OnLimit::Refuse),
+            vec![(ONE, one)],
+        )
+    }
+
+    /// So much is pending for one and for two; `resolved` counts what was.
+    fn pending(one: u64, two: u64, resolved: i64) -> Backlogs {
+        let of = |events, resolved| Pending {
+            events,
+            resolved,
+            ..Pending::default()
+        };
+        Backlogs {
+            whole: of(one + two, resolved),
+            destinations: vec![(ONE, of(one, resolved)), (TWO, of(two, 0))],
+        }
+    }
+
+    #[test]
+    fn bulk_is_refused_first_and_a_full_destination_only_for_its_own_events() {
+        let admission = limited();
+        let both = DestinationSet::new([ONE, TWO]);
+        let other = DestinationSet::new([TWO]);
+        let is_in = |source: &str, to: &DestinationSet| {
+            admission.decide(&event(source), to, Fill::FULL).is_ok()
+        };
+        // one, two pending: orders to both, telemetry to both, orders to two, telemetry to two.
+        for (one, two, expected, open) in [
+            (0, 0, [true; 4], true),
+            (39, 40, [true; 4], true),
+            (40, 0, [true, false, true, true], false),
+            (50, 0, [false, false, true, true], false),
+            // Still above nine tenths of 50, and of 40.
+            (46, 0, [false, false, true, true], false),
+            (44, 0, [true, false, true, true], false),
+            (36, 44, [true, false, true, false], false),
+            (35, 65, [false; 4], false),
+            (35, 36, [true, true, true, true], true),
+        ] {
+            admission.observe(&pending(one, two, 0), Timestamp::EPOCH, Instant::now());
+            let decided = [
+                is_in("/orders", &both),
+                is_in("/telemetry", &both),
+                is_in("/orders", &other),
+                is_in("/telemetry", &other),
+            ];
+            assert_eq!(decided, expected, "{one} {two}");
+            assert_eq!(admission.is_open(Fill::FULL), open, "{one} {two}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_refused_at_its_own_mark_and_the_lower_one_counts() {
+        let admission = limited();
+        let to = DestinationSet::new([TWO]);
+        admission.observe(&pending(0, 60, 0), Timestamp::EPOCH, Instant::now());
+        for (source, until, is_in) in [
+            ("/orders", 1.0, true),
+            ("/orders", 0.61, true),
+            ("/orders", 0.6, false),
+            ("/telemetry", 0.9, true),
+            ("/telemetry", 0.5, false),
+        ] {
+            let until = Fill::from_fraction(until).unwrap();
+            let decided = admission.decide(&event(source), &to, until);
+            assert_eq!(decided.is_ok(), is_in, "{source} {until:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_limit_and_how_long_its_drain_takes() {
+        let admission = limited();
+        let to = DestinationSet::new([ONE]);
+        let start = Instant::now();
+        let refusal = |admission: &Admission| {
+            admission
+                .decide(&event("/orders"), &to, Fill::FULL)
+                .unwrap_err()
+        };
+        // Nothing drains.
+        admission.observe(&pending(60, 0, 0), Timestamp::EPOCH, start);
+        let told = refusal(&admission);
+        assert_eq!(told.destination.as_deref(), Some("one"));
+        assert_eq!(
+            (told.measure, told.retry_after),
+            (Measure::Events, WAIT_UNKNOWN)
+        );
+        // Two a second: from 56 down to 44 takes 6 s.
+        for second in 1..=2 {
+            let at = start + Duration::from_secs(second);
+            let resolved = second.cast_signed() * 2;
+            let left = 60 - second * 2;
+            admission.observe(&pending(left, 0, resolved), Timestamp::EPOCH, at);
+        }
+        let wait = refusal(&admission).retry_after.as_secs_f64();
+        assert!((wait - 6.0).abs() < 0.01, "{wait}");
+        // It stops to drain: after the ten seconds nothing is known of it again.
+        for second in 3..=30 {
+            let at = start + Duration::from_secs(second);
+            admission.observe(&pending(56, 0, 4), Timestamp::EPOCH, at);
+        }
+        assert_eq!(refusal(&admission).retry_after, WAIT_UNKNOWN);
+        // And a wait that the rate makes endless ends at a bound.
+        let at = start + Duration::from_secs(31);
+        admission.observe(&pending(55, 0, 5), Timestamp::EPOCH, at);
+        assert_eq!(refusal(&admission).retry_after, Duration::from_secs(110));
+        admission.observe(&pending(1_000_000, 0, 5), Timestamp::EPOCH, at);
+        assert_eq!(refusal(&admission).retry_after, WAIT.1);
+    }
+
+    #[test]
+    fn what_refuses_is_told_with_its_beginning_until_nobody_is_refused() {
+        let admission = limited();
+        let observe = |one, micros| {
+            let now = Timestamp::from_micros(micros);
+            admission.observe(&pending(one, 0, 0), now, Instant::now());
+        };
+        observe(39, 1_000_000);
+        assert_eq!(admission.findings(), Vec::<String>::new());
+        observe(50, 2_000_000);
+        observe(48, 3_000_000);
+        let [finding] = &admission.findings()[..] else {
+            panic!("one limit refuses");
+        };
+        for part in ["destination one", "events", "96 %", "1970-01-01T00:00:02"] {
+            assert!(finding.contains(part), "{finding}");
+        }
+        let report = admission.report();
+        let used: Vec<_> = report.iter().map(|one| (one.used, one.limit)).collect();
+        assert_eq!(used, [(48, 100), (48, 50)]);
+        observe(0, 4_000_000);
+        assert_eq!(admission.findings(), Vec::<String>::new());
+    }
+}

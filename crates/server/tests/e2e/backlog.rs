@@ -1,0 +1,312 @@
+//! Limits on the backlog, through the public faces: who is refused, with what advice, and that accepting goes
+//! on by itself when there is room again.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::http::Answer;
+use crate::support::server::{Server, run, stderr, stdout};
+use crate::support::wait_for;
+
+const DESTINATIONS: &str = r#"
+[destinations.slow]
+kind = "null"
+SLOW
+[destinations.other]
+kind = "null"
+
+[[routes]]
+when = 'type.startsWith("both") || type.startsWith("slow")'
+to = ["slow"]
+[[routes]]
+when = 'type.startsWith("both") || type.startsWith("other")'
+to = ["other"]
+"#;
+
+fn configure(dir: &Path, whole: &str, slow: &str) {
+    let text = format!("{whole}{}", DESTINATIONS.replace("SLOW", slow));
+    std::fs::write(dir.join("wayhold.toml"), text).unwrap();
+}
+
+/// A server with these limits, on the whole and on the destination `slow`, which is paused.
+fn start(dir: &Path, whole: &str, slow: &str) -> Server {
+    configure(dir, whole, slow);
+    let server = Server::start(dir, &["--config", "wayhold.toml"]);
+    server.post("/v1/destinations/slow/pause", "{}");
+    server
+}
+
+fn send(server: &Server, kind: &str, id: &str) -> Answer {
+    let path = format!("/v1/events?type={kind}&id={id}&key={id}");
+    let headers = [("content-type", "application/json")];
+    server.ask("POST", &path, &headers, b"{}")
+}
+
+/// Sends until one is refused; how many were accepted, and the refusal.
+fn fill(server: &Server, kind: &str, prefix: &str) -> (usize, Answer) {
+    for sent in 0..10_000 {
+        let answer = send(server, kind, &format!("{prefix}{sent}"));
+        if answer.status != 202 {
+            return (sent, answer);
+        }
+        // So that measuring, which is done ten times a second, stays close.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    unreachable!("nothing was refused");
+}
+
+fn seconds(answer: &Answer) -> u64 {
+    let header = answer.header("retry-after").expect("a refusal says when");
+    header.parse().unwrap()
+}
+
+fn limits(server: &Server) -> Vec<Value> {
+    server.get("/v1/status")["limits"]
+        .as_array()
+        .unwrap()
+        .clone()
+}
+
+/// Everything that was accepted is there, delivered or pending, and nothing else.
+fn account(server: &Server, name: &str, accepted: usize) {
+    let settled = |one: &Value| one["accounting"]["holds"] == true;
+    let one = server.wait_for_destination(name, "the account is at rest", settled);
+    assert_eq!(one["accounting"]["accepted"], accepted, "{one}");
+}
+
+#[test]
+fn the_whole_backlog_is_limited_and_accepting_goes_on_when_it_has_drained() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path(), "limits.backlog_events = 60\n", "");
+    let (accepted, refused) = fill(&server, "slow", "a");
+    // What is accepted within a tenth of a second may exceed the limit.
+    assert!((60..150).contains(&accepted), "{accepted}");
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    let problem = refused.json();
+    assert_eq!(problem["type"], "/problems/backlog-full");
+    assert_eq!(problem["limit"], "events");
+    assert_eq!(seconds(&refused), 30, "nothing drains");
+    // Refused is everything that is new, also what would not wait; what is known keeps its receipt.
+    assert_eq!(send(&server, "other", "new").status, 429);
+    let again = send(&server, "slow", "a0");
+    assert_eq!(
+        (again.status, &again.json()["receipts"][0]["duplicate"]),
+        (202, &json!(true))
+    );
+    // It is said where people and machines look.
+    let [limit] = &limits(&server)[..] else {
+        unreachable!("one limit is configured");
+    };
+    assert_eq!(
+        (&limit["limit"], &limit["max"]),
+        (&json!("events"), &json!(60))
+    );
+    assert!(limit["refusing_since"].is_string(), "{limit}");
+    let ready = server.get("/readyz");
+    assert_eq!(ready["ready"], true);
+    let degraded = ready["degraded"].to_string();
+    assert!(
+        degraded.contains("limit on the whole backlog (events)"),
+        "{degraded}"
+    );
+    let metrics = server.ask("GET", "/metrics", &[], b"").text();
+    for line in [
+        "wayhold_events_refused_total{reason=\"backlog_full\"} 2",
+        "wayhold_backlog_limit_ratio{limit=\"events\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line}");
+    }
+    account(&server, "slow", accepted);
+
+    server.post("/v1/destinations/slow/resume", "{}");
+    wait_for("it accepts again", || {
+        (send(&server, "slow", "b").status == 202).then_some(())
+    });
+    wait_for("nothing is said any more", || {
+        let quiet = limits(&server)[0]["refusing_since"].is_null();
+        quiet.then_some(())
+    });
+    account(&server, "slow", accepted + 1);
+    // Also after a restart a limit that is reached refuses from the first event on.
+    server.post("/v1/destinations/slow/pause", "{}");
+    let (more, _) = fill(&server, "slow", "c");
+    assert!(server.terminate().success());
+    let server = Server::start(dir.path(), &["--config", "wayhold.toml"]);
+    assert_eq!(send(&server, "slow", "d").status, 429);
+    account(&server, "slow", accepted + 1 + more);
+}
+
+#[test]
+fn a_full_destination_refuses_only_what_goes_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits_of_slow = "limits = { events = 30, bytes = \"1 GiB\" }";
+    let server = start(dir.path(), "", limits_of_slow);
+    let (accepted, refused) = fill(&server, "slow", "a");
+    let problem = refused.json();
+    assert_eq!(
+        (refused.status, &problem["type"], &problem["destination"]),
+        (429, &json!("/problems/destination-full"), &json!("slow"))
+    );
+    assert_eq!(
+        send(&server, "both", "x").status,
+        429,
+        "an event is one thing"
+    );
+    for id in ["1", "2"] {
+        assert_eq!(send(&server, "other", id).status, 202);
+    }
+    // A batch is refused as a whole, and says for which event; in a stream each line has its own answer, and
+    // what has the key of a refused line waits behind it.
+    let event = |kind: &str, id: &str, key: &str| {
+        json!({"specversion": "1.0", "type": kind, "source": "/s", "id": id, "partitionkey": key})
+            .to_string()
+    };
+    let lines = [
+        event("other", "3", "k1"),
+        event("both", "4", "k2"),
+        event("other", "5", "k2"),
+        event("other", "6", "k3"),
+    ];
+    let batch = format!("[{}]", lines.join(","));
+    let headers = [("content-type", "application/cloudevents-batch+json")];
+    let answer = server.ask("POST", "/v1/events", &headers, batch.as_bytes());
+    assert_eq!((answer.status, &answer.json()["index"]), (429, &json!(1)));
+    let headers = [("content-type", "application/x-ndjson")];
+    let answer = server.ask("POST", "/v1/events", &headers, lines.join("\n").as_bytes());
+    assert_eq!(answer.status, 429);
+    assert!(seconds(&answer) > 0);
+    let answer = answer.json();
+    let stored: Vec<_> = answer["receipts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["position"].is_string())
+        .collect();
+    assert_eq!(stored, [true, false, false, true], "{answer}");
+    account(&server, "other", 4);
+    account(&server, "slow", accepted);
+    // Every limit of the destination is shown, and the one that is full named.
+    let shown: Vec<_> = limits(&server)
+        .iter()
+        .map(|one| (one["limit"].clone(), one["refusing_since"].is_string()))
+        .collect();
+    assert_eq!(shown, [(json!("events"), true), (json!("bytes"), false)]);
+    let refused = server.get("/v1/status")["accepting"]["refused"].clone();
+    assert_eq!(refused, json!({"destination_full": 5}));
+
+    server.post("/v1/destinations/slow/resume", "{}");
+    wait_for("it accepts again", || {
+        (send(&server, "both", "x").status == 202).then_some(())
+    });
+}
+
+#[test]
+fn a_limit_on_age_refuses_when_the_oldest_is_too_old_and_not_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path(), "limits.backlog_age = \"2s\"\n", "");
+    // What was delivered has no age, however old the segment that it lies in is.
+    assert_eq!(send(&server, "other", "1").status, 202);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(send(&server, "slow", "2").status, 202);
+    let mut ids = 3..;
+    wait_for("the oldest is too old", || {
+        let answer = send(&server, "other", &ids.next()?.to_string());
+        (answer.status == 429).then(|| assert_eq!(answer.json()["limit"], "age"))
+    });
+    server.post("/v1/destinations/slow/resume", "{}");
+    wait_for("it accepts again", || {
+        (send(&server, "other", &ids.next()?.to_string()).status == 202).then_some(())
+    });
+}
+
+#[test]
+fn bulk_is_refused_before_what_matters_by_source_and_by_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = |name: &str, more: &[&str]| {
+        let mut arguments = vec!["tokens", "create", name, "--data", "data", "--role"];
+        arguments.push("ingest,operate,read,admin");
+        arguments.extend(more);
+        let output = run(dir.path(), &arguments);
+        assert!(output.status.success(), "{}", stderr(&output));
+        format!("Bearer {}", stdout(&output).trim())
+    };
+    let (orders, bulk) = (
+        token("orders", &[]),
+        token("bulk", &["--admit-until", "0.5"]),
+    );
+    let text = "
+        limits.backlog_events = 100
+        [sources.telemetry]
+        kind = \"events\"
+        when = 'type == \"slow.telemetry\"'
+        admit_until = 0.8
+    ";
+    configure(dir.path(), text, "");
+    let server = Server::start(dir.path(), &["--config", "wayhold.toml"]);
+    let ask = |token: &str, path: &str| {
+        let headers = [
+            ("content-type", "application/json"),
+            ("authorization", token),
+        ];
+        server.ask("POST", path, &headers, b"{}")
+    };
+    assert_eq!(ask(&orders, "/v1/destinations/slow/pause").status, 200);
+    let pending = || {
+        let headers = [("authorization", orders.as_str())];
+        let status = server.ask("GET", "/v1/status", &headers, b"").json();
+        status["limits"][0]["used"].as_u64().unwrap()
+    };
+    let mut sent = 0;
+    let mut send = |token: &str, kind: &str| {
+        sent += 1;
+        ask(token, &format!("/v1/events?type={kind}&id={sent}"))
+    };
+    // Filled to just below each mark: who is refused from which one on.
+    let mut refused = Vec::new();
+    for step in 1..=120 {
+        if send(&orders, "slow.order").status != 202 {
+            refused.push("orders");
+            break;
+        }
+        // The marks are decided by what was measured: it is waited for.
+        if step % 10 == 0 {
+            wait_for("it is measured", || (pending() >= step).then_some(()));
+        }
+        if matches!(step, 40 | 60 | 90) {
+            for (token, kind, name) in [
+                (&orders, "slow.telemetry", "telemetry"),
+                (&bulk, "slow.order", "bulk"),
+            ] {
+                let answer = send(token, kind);
+                if answer.status == 429 {
+                    assert!(answer.json()["admit_until"].as_f64().unwrap() < 1.0);
+                    refused.push(name);
+                }
+            }
+        }
+    }
+    assert_eq!(refused, ["bulk", "telemetry", "bulk", "orders"]);
+}
+
+#[test]
+fn a_destination_that_sets_aside_lets_the_others_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let limited = "limits = { events = 20 }
+on_limit = \"dead_letter\"";
+    let server = start(dir.path(), "", limited);
+    for id in 0..60 {
+        assert_eq!(send(&server, "both", &id.to_string()).status, 202);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    account(&server, "other", 60);
+    account(&server, "slow", 60);
+    let slow = server.wait_for_destination("slow", "some are set aside", |one| {
+        one["accounting"]["dead_lettered"].as_u64() > Some(0)
+    });
+    let counts = &slow["accounting"];
+    let (pending, dead) = (counts["pending"].as_u64(), counts["dead_lettered"].as_u64());
+    assert_eq!(pending.unwrap() + dead.unwrap(), 60, "{counts}");
+    assert!(pending.unwrap() >= 20, "{counts}");
+}
