@@ -18,6 +18,7 @@ pub mod health;
 pub mod send;
 pub mod serve;
 pub mod status;
+pub mod store;
 pub mod tokens;
 
 use clap::{Parser, Subcommand};
@@ -55,6 +56,7 @@ enum Command {
     Tokens(tokens::Tokens),
     #[command(subcommand)]
     Config(config::Config),
+    Store(store::Store),
     Send(send::SendFiles),
     Demo(demo::Demo),
     Bench(bench::Bench),
@@ -66,6 +68,7 @@ impl Command {
             Self::Config(config) => config.run(output),
             Self::Serve(serve) => serve.run(output),
             Self::Bench(bench) => bench.run(output),
+            Self::Store(store) => store.run(output),
             Self::Status(status) => block_on(status.run(output)),
             Self::Health(health) => block_on(health.run(output)),
             Self::Where(r#where) => block_on(r#where.run(output)),

@@ -16,5 +16,6 @@ mod command_line;
 mod first_minute;
 mod letters;
 mod limits;
+mod rescue;
 mod retention;
 mod start_and_stop;

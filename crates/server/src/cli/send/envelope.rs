@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use thiserror::Error;
+use wayhold_model::{AttributeValue, Event};
 
 /// An event made from a record by a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,12 +82,13 @@ pub fn event_line(record: &[u8]) -> Result<Vec<u8>, NotAnEvent> {
     if !members.0.iter().any(|(name, _)| name == "specversion") {
         return Err(NotAnEvent::NoSpecversion);
     }
-    if !breaks_lines(record.trim_ascii()) {
+    let is_exported = |name: &str| EXPORTED.contains(&name);
+    if !breaks_lines(record.trim_ascii()) && !members.0.iter().any(|(name, _)| is_exported(name)) {
         return Ok(record.trim_ascii().to_vec());
     }
     let typed = members.0.iter().any(|(name, _)| name == "datacontenttype");
     let mut line = Line::new();
-    for (name, value) in &members.0 {
+    for (name, value) in members.0.iter().filter(|(name, _)| !is_exported(name)) {
         if name != "data" {
             line.raw(name, value.get().as_bytes());
         } else if breaks_lines(value.get().as_bytes()) {
@@ -100,6 +102,53 @@ pub fn event_line(record: &[u8]) -> Result<Vec<u8>, NotAnEvent> {
         }
     }
     Ok(line.finish())
+}
+
+/// Where an exported event lay and whom it was owed to: of the export, not of the event, so they are not sent.
+const EXPORTED: [&str; 2] = ["wayholdposition", "wayholdowed"];
+
+/// A stored event as one line, without its line break: what was accepted, byte for byte, with its place and whom
+/// it is owed to. Its ordering key travels as the extension `partitionkey`.
+pub fn exported_line(event: &Event, position: &str, owed: &str) -> Vec<u8> {
+    let mut line = Line::new();
+    line.text("specversion", "1.0");
+    let attributes = [
+        ("id", event.id()),
+        ("source", event.source()),
+        ("type", event.kind()),
+        ("subject", event.subject()),
+        ("time", event.time()),
+        ("datacontenttype", event.content_type()),
+        ("dataschema", event.dataschema()),
+    ];
+    for (name, value) in attributes
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty())
+    {
+        line.text(name, value);
+    }
+    let extensions = event.extensions();
+    let has_key = extensions.iter().any(|(name, _)| name == "partitionkey");
+    if let Some(key) = event.key().filter(|_| !has_key) {
+        line.text("partitionkey", key);
+    }
+    for (name, value) in &extensions {
+        match value {
+            AttributeValue::String(text) => line.text(name, text),
+            other => line.raw(name, other.to_string().as_bytes()),
+        }
+    }
+    for (name, value) in EXPORTED.into_iter().zip([position, owed]) {
+        line.text(name, value);
+    }
+    let data = event.data();
+    let is_value = event.data_is_json() && serde_json::from_slice::<&RawValue>(data).is_ok();
+    match is_value && data.trim_ascii().len() == data.len() {
+        _ if data.is_empty() => {}
+        true => line.data(data),
+        false => line.text("data_base64", &STANDARD.encode(data)),
+    }
+    line.finish()
 }
 
 fn breaks_lines(text: &[u8]) -> bool {
@@ -239,6 +288,14 @@ mod tests {
                 "data_base64": STANDARD.encode("{\n  \"a\": 1\n }"),
             })
         );
+    }
+
+    #[test]
+    fn where_an_exported_event_lay_is_not_sent() {
+        let event = br#"{"specversion":"1.0","id":"1","wayholdposition":"g1.s0.7","wayholdowed":"wms","data":{"b":1.0}}"#;
+        let sent = event_line(event).unwrap();
+        let expected = r#"{"specversion":"1.0","id":"1","data":{"b":1.0}}"#;
+        assert_eq!(String::from_utf8(sent).unwrap(), expected);
     }
 
     #[test]

@@ -1,0 +1,59 @@
+//! `wayhold store`: the files of a stopped server. Looking changes nothing; only `repair` does. Modules in
+//! suggested reading order.
+
+pub mod inspect;
+
+pub mod verify;
+
+pub mod export;
+
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use wayhold_store::OpenError;
+use wayhold_store::rescue::StoppedStore;
+
+use super::exit::{Exit, Failure};
+use super::output::Output;
+
+/// Look into, check and rescue the data directory of a stopped server.
+#[derive(Debug, clap::Args)]
+pub struct Store {
+    /// The data directory.
+    #[arg(long, value_name = "DIR", default_value = "data", global = true)]
+    data: PathBuf,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List what is there: catalogue, shards, segments, what is pending and what was put aside.
+    Inspect,
+    /// Hold every row, index file and letter against its checksum; exit code 1 where something is damaged.
+    Verify,
+    Export(export::Export),
+}
+
+impl Store {
+    /// Does it.
+    ///
+    /// # Errors
+    /// Usage where a process runs on the directory or it is none; failed where something is damaged.
+    pub fn run(self, output: &mut Output) -> Result<(), Failure> {
+        match self.verb {
+            Verb::Inspect => inspect::run(&open(&self.data)?, output),
+            Verb::Verify => verify::run(&open(&self.data)?, output),
+            Verb::Export(export) => export.run(&open(&self.data)?, output),
+        }
+    }
+}
+
+fn open(data: &Path) -> Result<StoppedStore, Failure> {
+    StoppedStore::open(data).map_err(|error| refused(&error))
+}
+
+/// Nothing can be done with the directory as it is.
+fn refused(error: &OpenError) -> Failure {
+    Failure::new(Exit::Usage, error.to_string())
+}
