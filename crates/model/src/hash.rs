@@ -4,7 +4,7 @@
 //! All are XXH3 with the seed that the catalogue drew when the data directory was made, so that
 //! nobody outside can construct collisions.
 
-use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed, xxh3_128_with_seed};
 
 use crate::event::Event;
 
@@ -43,10 +43,41 @@ pub fn checksum(bytes: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(bytes, seed)
 }
 
+/// Checksum of a whole file, in pieces: XXH3-64 without a seed, as `xxhsum -H3` prints it.
+#[derive(Clone, Default)]
+pub struct FileChecksum(Xxh3);
+
+impl FileChecksum {
+    /// Takes the bytes that follow.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of everything that was taken.
+    pub fn value(&self) -> u64 {
+        self.0.digest()
+    }
+}
+
+impl std::fmt::Debug for FileChecksum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileChecksum").finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::event::EventParts;
+
+    #[test]
+    fn a_file_has_one_checksum_however_it_is_read() {
+        let bytes: Vec<u8> = (0..10_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+        let mut file = FileChecksum::default();
+        bytes.chunks(7).for_each(|piece| file.add(piece));
+        assert_eq!(file.value(), checksum(&bytes, 0));
+        assert_eq!(FileChecksum::default().value(), 0x2d06_8005_38d3_94c2);
+    }
 
     fn event(change: impl FnOnce(&mut EventParts<'static>)) -> Event {
         let mut parts = EventParts {

@@ -5,9 +5,11 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::backup::{Backup, StepResult};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use thiserror::Error;
@@ -242,6 +244,50 @@ fn examine(path: &Path, flags: OpenFlags) -> Result<Connection, ConnectionError>
     let flags = flags | OpenFlags::SQLITE_OPEN_URI;
     Ok(Connection::open_with_flags(uri, flags)?)
 }
+
+/// Copies the database behind `source`, as its open transaction sees it, into a new file for its owner
+/// alone, with `after` called between steps. Whoever reads the source's log with it sees what was synced and
+/// nothing of a group that failed, which a copy of the bare files might adopt.
+///
+/// The copy is one file, without a log. It is worth nothing before the caller synced it: should that not come
+/// about, the file has to go.
+pub(crate) fn copy(
+    source: &Connection,
+    path: &Path,
+    vfs: Option<&str>,
+    mut after: impl FnMut() -> io::Result<()>,
+) -> Result<(), ConnectionError> {
+    let mut made = File::options();
+    made.write(true).create_new(true).mode(0o600);
+    made.open(path).map_err(ConnectionError::Make)?;
+    let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_READ_WRITE;
+    let mut copy = match vfs {
+        Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs)?,
+        None => Connection::open_with_flags(path, flags)?,
+    };
+    set(&copy, "journal_mode", "OFF", "off")?;
+    set(&copy, "synchronous", "OFF", "0")?;
+    {
+        let backup = Backup::new(source, &mut copy)?;
+        loop {
+            match backup.step(PAGES_PER_STEP)? {
+                StepResult::Done => break,
+                StepResult::More => after().map_err(ConnectionError::Make)?,
+                // Nobody else has the copy, and the source is read in a transaction that is open.
+                StepResult::Busy | StepResult::Locked | _ => {
+                    let busy = ffi::Error::new(ffi::SQLITE_BUSY);
+                    return Err(rusqlite::Error::SqliteFailure(busy, None).into());
+                }
+            }
+        }
+    }
+    // The source's WAL mode came along in its first page; nothing has begun a log.
+    copy.close().map_err(|(_, error)| error)?;
+    Ok(())
+}
+
+/// Pages that are copied at once: a mebibyte, little enough to wait for in between.
+const PAGES_PER_STEP: std::ffi::c_int = 256;
 
 /// Sets a pragma and reads it back.
 fn set(

@@ -36,6 +36,7 @@ mod connection;
 pub mod disk;
 mod format;
 
+pub mod backup;
 pub mod catalog;
 pub mod progress;
 

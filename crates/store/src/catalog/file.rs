@@ -12,6 +12,7 @@ use thiserror::Error;
 use wayhold_model::shard_map::SHARDS_MAX;
 use wayhold_model::{Clock, LaneId, Timestamp};
 
+use crate::backup::require_restored;
 use crate::catalog::{
     DestinationRecord, GenerationRecord, TokenRecord, destinations, generations, tokens,
 };
@@ -175,6 +176,7 @@ impl Catalog {
         clock: Arc<dyn Clock>,
         shards: u16,
     ) -> Result<Self, CatalogError> {
+        require_restored(directory, disk)?;
         let path = directory.join(FILE);
         let unusable = |reason: &dyn std::fmt::Display| CatalogError::Unusable {
             path: path.clone(),
@@ -340,6 +342,11 @@ impl Catalog {
         })
     }
 
+    /// Hands out the connection, for copying the file; changes wait meanwhile.
+    pub(crate) fn with_connection<T>(&self, with: impl FnOnce(&Connection) -> T) -> T {
+        with(&self.writer().connection)
+    }
+
     fn close(&self, writer: &mut Writer, error: &rusqlite::Error) -> CatalogError {
         let reason = error.to_string();
         tracing::error!(path = %self.path.display(), %reason, "catalogue closed for changes");
@@ -401,9 +408,17 @@ fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
     })
 }
 
+/// Draws the name of a node.
+pub(super) fn draw_node_id() -> rusqlite::Result<String> {
+    let mut node = [0; 16];
+    getrandom::fill(&mut node)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    Ok(format!("{:032x}", u128::from_be_bytes(node)))
+}
+
 fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlite::Result<()> {
-    let (mut node, mut seed, mut key) = ([0; 16], [0; 8], [0; 32]);
-    for bytes in [node.as_mut_slice(), &mut seed, &mut key] {
+    let (mut seed, mut key) = ([0; 8], [0; 32]);
+    for bytes in [seed.as_mut_slice(), &mut key] {
         getrandom::fill(bytes)
             .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     }
@@ -413,7 +428,7 @@ fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlite::Result<(
     transaction.execute(
         "INSERT INTO identity VALUES (?1, ?2, ?3, ?4)",
         params![
-            format!("{:032x}", u128::from_be_bytes(node)),
+            draw_node_id()?,
             i64::from_le_bytes(seed),
             key,
             now.as_micros().cast_signed(),
@@ -428,7 +443,7 @@ fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlite::Result<(
 }
 
 /// Moves the log into the file and syncs both. A reader in the way is no error: the next one does it.
-fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
 

@@ -6,6 +6,7 @@
 
 mod record;
 
+mod anew;
 mod audit;
 mod destinations;
 mod examine;
@@ -13,6 +14,7 @@ mod file;
 mod generations;
 mod tokens;
 
+pub(crate) use anew::{Anew, renew};
 pub(crate) use examine::{Catalogued, examine};
 pub use file::{Catalog, CatalogError};
 pub use record::{

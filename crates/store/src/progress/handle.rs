@@ -13,6 +13,7 @@ use wayhold_model::{
     DestinationId, Generation, LaneId, Position, Sequence, ShardId, StoredEvent, Timestamp,
 };
 
+use crate::connection::ConnectionError;
 use crate::delivery::{AttemptRecord, DeadLetter, DeliveryState, Resolution, SetAside};
 use crate::disk::Disk;
 use crate::error::OpenError;
@@ -367,6 +368,19 @@ impl Progress {
     /// Segments that are resolved and not forgotten.
     pub(crate) fn resolved_segments(&self) -> Vec<ResolvedSegment> {
         self.shared.lock().memory.resolved_segments()
+    }
+
+    /// Opens the state file for a copy of it, which is of one moment; also where it lies.
+    pub(crate) fn reader_for_copy(
+        &self,
+    ) -> Result<(PathBuf, Connection), (PathBuf, ConnectionError)> {
+        let number = self.shared.lock().file;
+        let options = &self.shared.options;
+        let path = recovery::path_of(&options.directory, number);
+        match StateFile::open_reader(&path, options.vfs.as_deref()) {
+            Ok(connection) => Ok((path, connection)),
+            Err(error) => Err((path, error)),
+        }
     }
 
     /// Where something was resolved since this was last asked, as far as it was handed to the file.

@@ -92,6 +92,11 @@ impl Shard {
         copied(&self.retained)
     }
 
+    /// Segments of which only the index file is left, ascending.
+    pub(crate) fn remembered(&self) -> Vec<Arc<Segment>> {
+        copied(&self.remembered)
+    }
+
     /// Every segment that is known by its index or more, ascending.
     pub(crate) fn known(&self) -> Vec<Arc<Segment>> {
         // In the order in which a segment moves, so that none is missed on its way.

@@ -352,10 +352,6 @@ impl Segment {
     }
 
     /// Keeps its database where it is until the pin is dropped; `None` where it goes already.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the next commit copies segments under it")
-    )]
     pub(crate) fn pin(self: &Arc<Self>) -> Option<Pin> {
         let pinned = self
             .pins

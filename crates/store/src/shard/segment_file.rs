@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 use wayhold_model::{DestinationSet, Generation, ShardId};
 
 use super::index_file::Identity;
@@ -309,6 +309,26 @@ impl SegmentReader {
         }));
         rest.into_iter().rev().for_each(take);
         Err(error)
+    }
+
+    /// Copies the segment as it is at this moment, also one that is being appended to, into a new file; see
+    /// [`connection::copy`]. Also its last sequence, and when that was accepted.
+    pub(crate) fn copy(
+        &self,
+        path: &Path,
+        vfs: Option<&str>,
+        after: impl FnMut() -> std::io::Result<()>,
+    ) -> Result<Option<(u64, u64)>, ConnectionError> {
+        let moment = self.connection.unchecked_transaction()?;
+        let newest = moment
+            .query_row(
+                "SELECT sequence, accepted_at FROM events ORDER BY sequence DESC LIMIT 1",
+                [],
+                |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)),
+            )
+            .optional()?;
+        connection::copy(&moment, path, vfs, after)?;
+        Ok(newest.map(|(sequence, at)| (sequence.cast_unsigned(), at.cast_unsigned())))
     }
 
     /// Hands rows to `take` in this order until it returns false.
