@@ -30,6 +30,15 @@ impl Timestamp {
         )
     }
 
+    /// This much earlier, at most back to the epoch.
+    #[must_use]
+    pub fn before(self, ago: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_sub(u64::try_from(ago.as_micros()).unwrap_or(u64::MAX)),
+        )
+    }
+
     /// How long ago `earlier` was; zero when it lies in the future (the wall clock may jump).
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))

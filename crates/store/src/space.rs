@@ -21,6 +21,14 @@ const WAIT_UNKNOWN: Duration = Duration::from_secs(10);
 /// Bounds of a measured wait: less than a second helps nobody, and space often comes free at once.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// A time without room.
+#[derive(Clone, Copy, Debug)]
+struct Stopped {
+    since: Instant,
+    /// When there was the least room, and how much.
+    lowest: (Instant, u64),
+}
+
 /// Watches the volume of one data directory.
 #[derive(Debug)]
 pub(crate) struct Space {
@@ -32,8 +40,8 @@ pub(crate) struct Space {
     /// Bytes that are kept only as long as nobody needs the room.
     yielding: AtomicU64,
     low: AtomicBool,
-    /// The least that was free since accepting stopped, and when that was.
-    lowest: Mutex<Option<(Instant, u64)>>,
+    /// What is known of the time since accepting stopped.
+    stopped: Mutex<Option<Stopped>>,
     reserved: AtomicBool,
     /// Whether it was said that the reserve cannot be made.
     complained: AtomicBool,
@@ -55,7 +63,7 @@ impl Space {
             free: AtomicU64::new(u64::MAX),
             yielding: AtomicU64::new(0),
             low: AtomicBool::new(false),
-            lowest: Mutex::default(),
+            stopped: Mutex::default(),
             reserved: AtomicBool::new(false),
             complained: AtomicBool::new(false),
         };
@@ -139,7 +147,7 @@ impl Space {
 
     /// How much must be free, or kept only as long as nobody needs it, for accepting to go on or to begin
     /// again.
-    fn mark(&self) -> u64 {
+    pub(crate) fn mark(&self) -> u64 {
         match self.is_low() {
             true => self
                 .min_free
@@ -150,11 +158,12 @@ impl Space {
 
     /// How long until accepting begins again, if space goes on to come free as it did since it was least.
     pub(crate) fn wait(&self) -> Duration {
-        let lowest = *self.lowest.lock().unwrap_or_else(PoisonError::into_inner);
+        let stopped = *self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
         let room = self
             .free()
             .saturating_add(self.yielding.load(Ordering::Relaxed));
-        let measured = lowest.and_then(|(since, least)| {
+        let measured = stopped.and_then(|stopped| {
+            let (since, least) = stopped.lowest;
             let freed = room.checked_sub(least).filter(|freed| *freed > 0)?;
             let lacking = u128::from(self.mark().saturating_sub(room));
             let millis = since.elapsed().as_millis() * lacking / u128::from(freed);
@@ -163,14 +172,29 @@ impl Space {
         measured.map_or(WAIT_UNKNOWN, |wait| wait.clamp(WAIT.0, WAIT.1))
     }
 
-    /// Notes how much room there is while accepting has stopped.
+    /// For how long accepting has been stopped.
+    pub(crate) fn stopped_for(&self) -> Option<Duration> {
+        let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        stopped.map(|stopped| stopped.since.elapsed())
+    }
+
+    /// Notes how much room there is while accepting is stopped.
     fn note(&self, room: Option<u64>) {
-        let mut lowest = self.lowest.lock().unwrap_or_else(PoisonError::into_inner);
-        *lowest = match (room, *lowest) {
-            (None, _) => None,
-            (Some(room), Some((since, least))) if room >= least => Some((since, least)),
-            (Some(room), _) => Some((Instant::now(), room)),
-        };
+        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        *stopped = room.map(|room| {
+            let now = (Instant::now(), room);
+            match *stopped {
+                Some(known) if room >= known.lowest.1 => known,
+                Some(known) => Stopped {
+                    lowest: now,
+                    ..known
+                },
+                None => Stopped {
+                    since: now.0,
+                    lowest: now,
+                },
+            }
+        });
     }
 
     /// The reserve counts twice: what was just given up must not be taken back at once from those it was

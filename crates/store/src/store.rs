@@ -346,10 +346,13 @@ impl Inner {
         if self.stopping.load(Ordering::Acquire) {
             Some("the store is stopping".to_owned())
         } else if self.space.is_low() {
+            let stopped_for = self.space.stopped_for().unwrap_or_default();
             Some(format!(
-                "the disk has {} free bytes; accepting needs {}",
+                "the disk has {} free bytes; accepting needs {}, begins again at {}, and has stopped since {}",
                 self.space.free(),
-                self.options.min_free_bytes()
+                self.options.min_free_bytes(),
+                self.space.mark(),
+                self.clock.now().before(stopped_for),
             ))
         } else {
             None

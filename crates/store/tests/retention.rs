@@ -213,7 +213,17 @@ async fn what_is_kept_gives_way_to_new_events_before_any_is_refused() {
     eventually("nothing is kept", || store.figures().segments_retained == 0);
     eventually("it is refused", || store.health().unavailable.is_some());
     let refused = store.append(vec![event("2000", "", "x", &to)]).await;
-    assert!(matches!(refused, Err(AppendError::NoSpace { .. })));
+    let Err(AppendError::NoSpace { retry_after }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!((1..=60).contains(&retry_after.as_secs()), "{retry_after:?}");
+    // What is known takes no room: it is answered all the same, and as a conflict where it is one.
+    let known = event("1007", "", "x", &[]);
+    let receipt = store.append(vec![known]).await.unwrap();
+    assert!(receipt[0].duplicate);
+    let other = event("1007", "", "y", &[]);
+    let conflict = store.append(vec![other]).await;
+    assert!(matches!(conflict, Err(AppendError::Conflict { .. })));
     assert_accounts(&store, &to, 80);
     store.stop();
 }

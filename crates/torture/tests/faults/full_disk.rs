@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wayhold_torture::black_box::client::Client;
 use wayhold_torture::black_box::history::{Bounds, judge_run};
@@ -16,14 +16,27 @@ use wayhold_torture::black_box::volume::Volume;
 /// Longest wait for the server to notice how full the disk is.
 const TRIES: u32 = 3000;
 
+/// Accepting resumes within this time once there is room, without a restart: that is promised.
+const RESUMES_WITHIN: Duration = Duration::from_secs(5);
+
 #[test]
 fn a_full_disk_is_announced_drained_and_left_behind() {
+    fill_and_free(1);
+}
+
+#[test]
+fn a_full_disk_is_left_behind_by_several_shards_as_well() {
+    fill_and_free(3);
+}
+
+fn fill_and_free(shards: u16) {
     let root = tempfile::tempdir().unwrap();
     let Some(volume) = Volume::make(root.path(), 48, "a full disk") else {
         return;
     };
     let receiver = Receiver::start(1, Mood::Away);
-    let mut server = Server::prepare(volume.path(), receiver.address, SMALL_SEGMENTS);
+    let mut server =
+        Server::prepare_sharded(volume.path(), receiver.address, SMALL_SEGMENTS, shards);
     server.start();
     let plan = Plan::new(server.address, 1);
     let load = Load::start(&plan, PRODUCERS);
@@ -46,13 +59,18 @@ fn a_full_disk_is_announced_drained_and_left_behind() {
 
     drop(ballast);
     std::fs::remove_file(volume.path().join("ballast")).unwrap();
+    let freed = Instant::now();
     await_answer(&plan, 202, "");
+    let took = freed.elapsed();
+    assert!(took < RESUMES_WITHIN, "{took:?}");
     let bounds = Bounds {
         stored_min: 1000,
         unclean_stops: 0,
     };
     let account = judge_run(&mut server, &plan.history, &receiver, bounds);
-    println!("{free} bytes were free when it stopped accepting, {account}");
+    println!(
+        "{free} bytes were free when it stopped accepting with {shards} shards, it resumed in {took:?}, {account}"
+    );
 }
 
 /// Sends single events until one is answered like this.
