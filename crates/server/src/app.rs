@@ -133,7 +133,7 @@ impl App {
         };
         let rules = Rules::new(&config, |name| id_of(&records, name.as_str()));
         let admission = Admission::new(&config, |name| id_of(&records, name.as_str()));
-        admission.watch(store.backlog_meter(), Arc::clone(&ports.clock));
+        admission.watch(&store, Arc::clone(&ports.clock));
         Ok(Arc::new(Self {
             accept: Accept::new(
                 store.clone(),

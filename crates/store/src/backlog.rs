@@ -7,6 +7,7 @@
 //! is added up over time.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use wayhold_model::{DestinationId, Generation, LaneId, Sequence, ShardId, Timestamp};
 
@@ -19,6 +20,10 @@ use crate::store::Store;
 /// no burden to it.
 const RECENT_ROWS_MAX: usize = 1_024;
 
+/// How long the oldest event of a lane is taken for its oldest after it was resolved, where finding the next
+/// one reads an index file.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// A backlog at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
@@ -27,7 +32,7 @@ pub struct Pending {
     pub events: u64,
     /// Bytes that they occupy on disk.
     pub bytes: u64,
-    /// When the oldest of them was accepted.
+    /// When the oldest of them was accepted, where ages were asked for.
     pub oldest: Option<Timestamp>,
     /// How many have been resolved. Only differences between two readings mean something.
     pub resolved: i64,
@@ -45,6 +50,7 @@ pub struct Backlogs {
 /// Measures backlogs; keep it, because it remembers how far each lane is resolved.
 pub struct BacklogMeter {
     store: Store,
+    ages: bool,
     oldest: HashMap<(Generation, ShardId, LaneId), Oldest>,
 }
 
@@ -53,6 +59,8 @@ pub struct BacklogMeter {
 struct Oldest {
     sequence: u64,
     accepted_at: u64,
+    /// When an index file was last read for it.
+    read: Option<Instant>,
 }
 
 /// What one segment holds.
@@ -64,15 +72,16 @@ struct Share {
 }
 
 impl BacklogMeter {
-    pub(crate) fn new(store: Store) -> Self {
+    pub(crate) fn new(store: Store, ages: bool) -> Self {
         Self {
             store,
+            ages,
             oldest: HashMap::new(),
         }
     }
 
-    /// Counts what is pending. Blocking; costs some nanoseconds for each lane and 64 pending events, and
-    /// reads an index file where the oldest event of a lane lies in another place than before.
+    /// Counts what is pending. Blocking; costs some nanoseconds for each lane and 64 pending events. With
+    /// ages it reads an index file for each lane whose oldest event was resolved, at most once a second.
     pub fn measure(&mut self) -> Backlogs {
         let store = self.store.clone();
         let records = store.catalog().destinations();
@@ -129,7 +138,9 @@ impl BacklogMeter {
                 share.unresolved += unresolved;
                 pending.events += unresolved;
                 pending.bytes += part(share.bytes, unresolved, share.rows);
-                oldest = oldest.or_else(|| self.oldest_in(shard, segment, record));
+                if self.ages {
+                    oldest = oldest.or_else(|| self.oldest_in(shard, segment, record));
+                }
             }
             pending.events += totals.redriving;
             events += totals.redriving;
@@ -165,15 +176,19 @@ impl BacklogMeter {
         if let Some(known) = known.filter(|known| is_pending(&known.sequence)) {
             return Some(Timestamp::from_micros(known.accepted_at));
         }
+        let was_read = |known: &Oldest| known.read.is_some_and(|at| at.elapsed() < LOOK_EVERY);
+        if let Some(known) = known.filter(|known| segment.is_indexed() && was_read(known)) {
+            return Some(Timestamp::from_micros(known.accepted_at));
+        }
         let disk = shard.disk.as_ref();
         let (first, _) = segment.span()?;
         let mut after = known
             .map_or(0, |known| known.sequence)
             .max(first.saturating_sub(1));
-        let max = match segment.is_indexed() {
+        let (max, read) = match segment.is_indexed() {
             // One reading gives them all.
-            true => usize::MAX,
-            false => RECENT_ROWS_MAX,
+            true => (usize::MAX, Some(Instant::now())),
+            false => (RECENT_ROWS_MAX, None),
         };
         loop {
             let sequences = segment.lane_after(disk, record.id, after, max).ok()?;
@@ -189,6 +204,7 @@ impl BacklogMeter {
                     Oldest {
                         sequence,
                         accepted_at,
+                        read,
                     },
                 );
                 return Some(Timestamp::from_micros(accepted_at));

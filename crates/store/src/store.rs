@@ -245,9 +245,9 @@ impl Store {
             .fold(LaneTotals::default(), LaneTotals::plus)
     }
 
-    /// What measures how much is pending, for limits on it.
-    pub fn backlog_meter(&self) -> BacklogMeter {
-        BacklogMeter::new(self.clone())
+    /// What measures how much is pending, for limits on it, and how old it is, where somebody asks.
+    pub fn backlog_meter(&self, ages: bool) -> BacklogMeter {
+        BacklogMeter::new(self.clone(), ages)
     }
 
     /// Destinations, tokens, audit trail, node.

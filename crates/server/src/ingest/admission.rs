@@ -15,7 +15,7 @@ use wayhold_model::admission::{
 };
 use wayhold_model::condition::Condition;
 use wayhold_model::{Clock, DestinationId, DestinationSet, Event, Timestamp};
-use wayhold_store::{BacklogMeter, Backlogs, Pending};
+use wayhold_store::{BacklogMeter, Backlogs, Pending, Store};
 
 use crate::blocking::blocking;
 use crate::config::{Config, DestinationName};
@@ -164,10 +164,12 @@ impl Admission {
 
     /// Measures once, and goes on to do so in a task on the current runtime until the last handle is gone.
     /// Blocking. Where nothing is limited it does nothing.
-    pub(crate) fn watch(&self, mut meter: BacklogMeter, clock: Arc<dyn Clock>) {
+    pub(crate) fn watch(&self, store: &Store, clock: Arc<dyn Clock>) {
         if !self.is_limited() {
             return;
         }
+        let ages = self.limits().any(|limit| limit.limits.age.is_some());
+        let mut meter = store.backlog_meter(ages);
         self.observe(&meter.measure(), clock.now(), Instant::now());
         tokio::spawn(measure(Arc::downgrade(&self.0), meter, clock));
     }

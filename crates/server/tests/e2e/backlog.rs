@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::http::Answer;
+use crate::support::receiver::Receiver;
 use crate::support::server::{Server, run, stderr, stdout};
 use crate::support::wait_for;
 
@@ -309,4 +310,78 @@ on_limit = \"dead_letter\"";
     let (pending, dead) = (counts["pending"].as_u64(), counts["dead_lettered"].as_u64());
     assert_eq!(pending.unwrap() + dead.unwrap(), 60, "{counts}");
     assert!(pending.unwrap() >= 20, "{counts}");
+}
+
+/// What waits is counted, in whichever stage it waits: not read yet, in flight, to be tried again, or dead.
+#[test]
+fn the_gauges_add_up_to_what_was_accepted_in_every_stage() {
+    const EVENTS: u64 = 10_000;
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(503);
+    let text = format!(
+        r#"
+limits.backlog_events = 1000000
+limits.backlog_age = "1d"
+[destinations.hook]
+kind = "webhook"
+url = "http://{}/hook"
+allow_networks = ["127.0.0.0/8"]
+concurrency = 16
+on_failure = "park"
+max_blocked_keys = 100
+[destinations.hook.retry]
+base = "100ms"
+cap = "200ms"
+[destinations.hook.breaker]
+open = "10ms"
+open_max = "20ms"
+[[routes]]
+to = ["hook"]
+"#,
+        receiver.authority
+    );
+    std::fs::write(dir.path().join("wayhold.toml"), text).unwrap();
+    let server = Server::start(dir.path(), &["--config", "wayhold.toml"]);
+    let lines = |from: u64, to: u64| {
+        let line = |id: u64| {
+            json!({"specversion": "1.0", "type": "t", "source": "/s", "id": id.to_string(),
+                   "partitionkey": (id % 1000).to_string()})
+            .to_string()
+        };
+        (from..to).map(line).collect::<Vec<_>>().join("\n")
+    };
+    let add_up = |stage: &str, dead: u64| {
+        wait_for(stage, || {
+            let status = server.get("/v1/status");
+            let hook = &status["destinations"][0]["accounting"];
+            let counts = (hook["pending"].as_u64()?, hook["dead_lettered"].as_u64()?);
+            let limited = status["limits"][0]["used"].as_u64()?;
+            // Deliveries move from one stage to the next while they are counted.
+            let at_rest = hook["holds"] == true && limited == counts.0;
+            let as_meant = counts.0 + counts.1 == EVENTS && (dead == 0) == (counts.1 == 0);
+            let aged = counts.0 == 0 || status["limits"][1]["used"].as_f64()? > 0.0;
+            (at_rest && as_meant && aged).then_some(())
+        });
+    };
+    server.post("/v1/destinations/hook/pause", "{}");
+    let headers = [("content-type", "application/x-ndjson")];
+    let body = lines(0, EVENTS);
+    assert_eq!(
+        server
+            .ask("POST", "/v1/events", &headers, body.as_bytes())
+            .status,
+        202
+    );
+    add_up("all wait, and nothing was read", 0);
+    server.post("/v1/destinations/hook/resume", "{}");
+    server.wait_for_destination("hook", "some failed and are parked", |one| {
+        one["attempts_waiting"].as_u64() >= Some(10)
+    });
+    add_up("some wait to be tried again", 0);
+    receiver.answer(400);
+    server.wait_for_destination("hook", "some are dead", |one| {
+        one["accounting"]["dead_lettered"].as_u64() > Some(0)
+    });
+    server.post("/v1/destinations/hook/pause", "{}");
+    add_up("some are dead and the others wait", 1);
 }
