@@ -14,6 +14,7 @@ use wayhold_model::{Clock, DestinationId, Timestamp};
 use wayhold_store::{CatalogError, DestinationRecord, LetterError, Recovery, Store};
 
 use crate::auth::{Auth, Openness};
+use crate::backups::Backups;
 use crate::blocking::{Interrupted, blocking};
 use crate::clock::Entropy;
 use crate::config::Config;
@@ -40,6 +41,8 @@ pub struct App {
     pub dispatcher: Dispatcher,
     /// Dead letters, and what operators do with them.
     pub letters: Letters,
+    /// Copies of the store.
+    pub backups: Arc<Backups>,
     /// Who may do what.
     pub auth: Auth,
     /// What the process counts.
@@ -149,6 +152,7 @@ impl App {
                 Arc::clone(&ports.clock),
             ),
             letters: Letters::new(store.clone(), dispatcher.clone()),
+            backups: Arc::new(Backups::new(store.clone(), Arc::clone(&ports.clock))),
             started_at: ports.clock.now(),
             clock: ports.clock,
             recovery: Arc::new(recovery),

@@ -4,6 +4,7 @@
 pub mod api;
 pub mod app;
 pub mod auth;
+pub mod backups;
 pub mod blocking;
 pub mod clock;
 pub mod config;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 
-use super::{dead_letters, destinations, health, lookup, status, tokens};
+use super::{backups, dead_letters, destinations, health, lookup, status, tokens};
 use crate::app::App;
 use crate::http::{pages, unserved};
 
@@ -16,6 +16,7 @@ pub fn api(app: &Arc<App>) -> Router {
         .merge(dead_letters::routes())
         .merge(status::routes())
         .merge(tokens::routes())
+        .merge(backups::routes())
         .merge(health::routes())
         .merge(pages());
     unserved(routes).with_state(Arc::clone(app))

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use wayhold_store::{CatalogError, LetterError, ReadError};
 
 use crate::auth::CreateError;
+use crate::backups::BeginError;
 use crate::blocking::Interrupted;
 use crate::dispatch::DispatchError;
 use crate::ingest::{Accepted, Refusal, Refused};
@@ -439,6 +440,19 @@ impl From<RedeliveryError> for Problem {
             }
             RedeliveryError::NoReason => Self::new(ProblemType::InvalidRequest, detail),
             RedeliveryError::Stopping => Self::new(ProblemType::Stopping, detail),
+        }
+    }
+}
+
+impl From<BeginError> for Problem {
+    fn from(error: BeginError) -> Self {
+        let detail = error.to_string();
+        match error {
+            BeginError::Running { .. } => Self::new(ProblemType::StateConflict, detail),
+            BeginError::Relative => {
+                Self::new(ProblemType::InvalidRequest, detail).with("field", "to")
+            }
+            BeginError::Audit(error) => error.into(),
         }
     }
 }

@@ -29,6 +29,8 @@ const ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("GET", "/v1/tokens", Some("admin")),
     ("POST", "/v1/tokens", Some("admin")),
     ("POST", "/v1/tokens/{prefix}/revoke", Some("admin")),
+    ("GET", "/v1/backups", Some("admin")),
+    ("POST", "/v1/backups", Some("admin")),
 ];
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];

@@ -11,6 +11,7 @@ mod support;
 
 mod access;
 mod backlog;
+mod backups;
 mod bench;
 mod command_line;
 mod first_minute;

@@ -1,11 +1,14 @@
-//! `wayhold store`: the files of a stopped server. Looking changes nothing; only `repair` does. Modules in
-//! suggested reading order.
+//! `wayhold store`: the files of a stopped server, and copies of them. Looking changes nothing; only `repair`
+//! does. Modules in suggested reading order.
 
 pub mod inspect;
 
 pub mod verify;
 
 pub mod export;
+
+pub mod backup;
+pub mod restore;
 
 use std::path::{Path, PathBuf};
 
@@ -16,12 +19,12 @@ use wayhold_store::rescue::StoppedStore;
 use super::exit::{Exit, Failure};
 use super::output::Output;
 
-/// Look into, check and rescue the data directory of a stopped server.
+/// Look into, check and rescue the data directory of a stopped server; back up and restore.
 #[derive(Debug, clap::Args)]
 pub struct Store {
-    /// The data directory.
-    #[arg(long, value_name = "DIR", default_value = "data", global = true)]
-    data: PathBuf,
+    /// The data directory of a stopped server [default: data; `backup` asks a running server instead].
+    #[arg(long, value_name = "DIR", global = true)]
+    data: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -33,6 +36,8 @@ enum Verb {
     /// Hold every row, index file and letter against its checksum; exit code 1 where something is damaged.
     Verify,
     Export(export::Export),
+    Backup(backup::Backup),
+    Restore(restore::Restore),
 }
 
 impl Store {
@@ -41,10 +46,14 @@ impl Store {
     /// # Errors
     /// Usage where a process runs on the directory or it is none; failed where something is damaged.
     pub fn run(self, output: &mut Output) -> Result<(), Failure> {
+        let given = self.data.as_deref();
+        let data = given.unwrap_or(Path::new("data"));
         match self.verb {
-            Verb::Inspect => inspect::run(&open(&self.data)?, output),
-            Verb::Verify => verify::run(&open(&self.data)?, output),
-            Verb::Export(export) => export.run(&open(&self.data)?, output),
+            Verb::Inspect => inspect::run(&open(data)?, output),
+            Verb::Verify => verify::run(&open(data)?, output),
+            Verb::Export(export) => export.run(&open(data)?, output),
+            Verb::Backup(backup) => backup.run(given, output),
+            Verb::Restore(restore) => restore.run(given, output),
         }
     }
 }
