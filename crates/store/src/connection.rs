@@ -118,6 +118,9 @@ pub(crate) enum ConnectionError {
         /// The newest version known.
         known: u32,
     },
+    /// A file of this kind that belongs somewhere else.
+    #[error("it belongs to another shard or node")]
+    Foreign,
     /// The file exists already, or the directory takes none.
     #[error("cannot make the file: {0}")]
     Make(#[source] io::Error),
@@ -130,7 +133,9 @@ impl ConnectionError {
     /// The fault behind it.
     pub(crate) fn fault(&self) -> Fault {
         match self {
-            Self::Version { .. } | Self::Setting { .. } | Self::Newer { .. } => Fault::Other,
+            Self::Version { .. } | Self::Setting { .. } | Self::Newer { .. } | Self::Foreign => {
+                Fault::Other
+            }
             Self::Make(error) if error.kind() == io::ErrorKind::StorageFull => Fault::NoSpace,
             Self::Make(_) => Fault::Io,
             Self::Sqlite(error) => Fault::of(error),

@@ -16,10 +16,12 @@ use crate::figures::Recovery;
 use crate::options::Options;
 use crate::queue::Queue;
 use crate::shard::core::Bells;
-use crate::shard::mark::MARK;
+use crate::shard::mark::{self, MARK};
 use crate::shard::open::{Recovering, Running, Surroundings, Threads};
 use crate::shard::restore::restore_window;
-use crate::shards::{Name, Shards, Shared};
+use crate::shard::segment::database_path;
+use crate::shard::segment_file::SegmentReader;
+use crate::shards::{Name, Owner, Shards, Shared};
 use crate::space::Space;
 use crate::window::Window;
 
@@ -49,6 +51,7 @@ impl Opening<'_> {
     pub(crate) fn open(self) -> Result<Opened, OpenError> {
         let generations = self.catalog.generations();
         let newest = self.newest(&generations)?;
+        self.require_own_shards(&generations)?;
         let directories = self.make_directories(&generations)?;
         let letters = Arc::default();
         let mut options = self.options.share(newest.shards);
@@ -90,6 +93,54 @@ impl Opening<'_> {
             .ok_or_else(|| unusable(&self.dir.join("catalog.db"), "it names no shards"))
     }
 
+    /// Refuses a catalogue that was put into the place of another one, before anything is changed: by its hash
+    /// seed every file of the shards would seem to be a stranger's. Where every mark says so, the newest
+    /// segments are asked as well, since a mark can be in the wrong place too.
+    fn require_own_shards(&self, generations: &[GenerationRecord]) -> Result<(), OpenError> {
+        let seed = self.catalog.hash_seed();
+        let (mut foreign, mut newest) = (false, Vec::new());
+        for one in generations {
+            for shard in (0..one.shards).map(ShardId) {
+                let dir = shard_directory(self.dir, one.generation, shard);
+                let mark = dir.join(MARK);
+                if !self.exists(&mark)? {
+                    continue;
+                }
+                let bytes = self.disk.read(&mark);
+                let owner = mark::owner(&bytes.map_err(|error| unusable(&mark, error))?);
+                match owner {
+                    Some(owner) if owner.node == Owner::new(one.generation, shard, seed).node => {
+                        return Ok(());
+                    }
+                    Some(_) => foreign = true,
+                    None => {}
+                }
+                newest.extend(self.newest_segments(&dir)?);
+            }
+        }
+        let seeds: Vec<u64> = match foreign {
+            true => newest.iter().filter_map(|path| seed_of(path)).collect(),
+            false => Vec::new(),
+        };
+        match seeds.is_empty() || seeds.contains(&seed) {
+            true => Ok(()),
+            false => Err(unusable(&self.dir.join("catalog.db"), FOREIGN)),
+        }
+    }
+
+    /// The databases of the newest two segments of a shard: the active one and the prepared one.
+    fn newest_segments(&self, dir: &Path) -> Result<Vec<PathBuf>, OpenError> {
+        let names = self.disk.list(dir).map_err(|error| unusable(dir, error))?;
+        let numbers = names.iter().filter_map(|name| {
+            let number = name.to_str()?.strip_suffix(".db")?;
+            number.parse::<u64>().ok()
+        });
+        let mut numbers: Vec<u64> = numbers.collect();
+        numbers.sort_unstable();
+        let newest = numbers.into_iter().rev().take(2);
+        Ok(newest.map(|number| database_path(dir, number)).collect())
+    }
+
     /// Makes what is missing, all before anything is written into any: where one is missing of a generation
     /// that was made and another was used, somebody took it away, and whatever it held with it.
     fn make_directories(
@@ -98,10 +149,9 @@ impl Opening<'_> {
     ) -> Result<Vec<(Name, PathBuf)>, OpenError> {
         let mut directories = Vec::new();
         for one in generations {
-            let parent = self.dir.join(format!("g{}", one.generation.0));
             let shards = (0..one.shards).map(ShardId);
             directories.extend(shards.map(|id| {
-                let dir = parent.join(format!("s{}", id.0));
+                let dir = shard_directory(self.dir, one.generation, id);
                 (Name(one.generation, id), dir, one.made)
             }));
         }
@@ -131,6 +181,21 @@ impl Opening<'_> {
         exists.map_err(|error| unusable(path, error))
     }
 }
+
+/// Where the files of a shard lie.
+pub(crate) fn shard_directory(data: &Path, generation: Generation, shard: ShardId) -> PathBuf {
+    data.join(format!("g{}", generation.0))
+        .join(format!("s{}", shard.0))
+}
+
+/// The hash seed of the node that wrote a segment.
+fn seed_of(path: &Path) -> Option<u64> {
+    Some(SegmentReader::examine(path).ok()?.2)
+}
+
+/// Why a catalogue is not taken.
+const FOREIGN: &str = "belongs to another data directory; nothing was changed. Put the right one back, or let \
+                       `wayhold store repair` make one from the shards";
 
 /// Why a shard's directory is not simply made again.
 const MISSING: &str = "is missing although other shards were used; restore it, or make an empty \

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use wayhold_model::shard_map::shard_of;
-use wayhold_model::{Generation, Position, ShardId};
+use wayhold_model::{Generation, Position, ShardId, hash};
 
 use crate::shard::core::Shard;
 
@@ -84,6 +84,26 @@ impl Shared {
     fn place_of(&self, hash: u64) -> usize {
         let count = u16::try_from(self.shards.len()).unwrap_or(u16::MAX);
         usize::from(shard_of(hash, count).0)
+    }
+}
+
+/// Which shard of which node a file belongs to. State files and marks say it, so that one that was put into the
+/// place of another is not taken for it: it would call deliveries resolved that are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) generation: u32,
+    pub(crate) shard: u16,
+    /// Made of the node's hash seed.
+    pub(crate) node: u64,
+}
+
+impl Owner {
+    pub(crate) fn new(generation: Generation, shard: ShardId, hash_seed: u64) -> Self {
+        Self {
+            generation: generation.0,
+            shard: shard.0,
+            node: hash::checksum(b"node", hash_seed),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::shard::mark::{MARK, Mark, MarkFile, Reach};
 use crate::shard::readers::RowsError;
 use crate::shard::segment::{Pin, Segment};
 use crate::shard::segment_file::SegmentReader;
-use crate::shards::Name;
+use crate::shards::{Name, Owner};
 use crate::store::{Inner, Store};
 
 impl Store {
@@ -239,7 +239,9 @@ impl<'a> Backup<'a> {
         }
         let name = name_of(copying.name(), MARK);
         let path = self.target.path(&name);
-        let (mut file, _) = MarkFile::open(self.inner.disk.as_ref(), &path)
+        let shard = &copying.shard;
+        let owner = Owner::new(shard.generation, shard.id, shard.hash_seed);
+        let (mut file, _, _) = MarkFile::open(self.inner.disk.as_ref(), &path, owner)
             .map_err(|error| self.target.unusable(error))?;
         file.write(&mark)
             .and_then(|()| file.sync())

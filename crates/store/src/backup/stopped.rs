@@ -15,8 +15,8 @@ use super::target::{Target, log_of, name_of};
 use super::{BackupError, Progress};
 use crate::disk::{Disk, SystemDisk};
 use crate::error::OpenError;
-use crate::shard::mark::{MARK, MarkFile};
-use crate::shards::Name;
+use crate::shard::mark::{self, MARK};
+use crate::shards::{Name, Owner};
 use crate::store::Store;
 
 impl Store {
@@ -102,7 +102,11 @@ pub(super) fn back_up_on(
     let shards = shards.into_iter().map(|shard| ShardCopy {
         generation: shard.0.0,
         shard: shard.1.0,
-        last_sequence: last_marked(disk, &target.path(&name_of(shard, MARK))),
+        last_sequence: last_marked(
+            disk,
+            &target.path(&name_of(shard, MARK)),
+            Owner::new(shard.0, shard.1, catalog.hash_seed()),
+        ),
         last_accepted_at: None,
     });
     let shards = shards.collect();
@@ -121,11 +125,12 @@ pub(super) fn back_up_on(
 }
 
 /// The last sequence that a copied mark speaks of.
-fn last_marked(disk: &dyn Disk, path: &Path) -> u64 {
+fn last_marked(disk: &dyn Disk, path: &Path, owner: Owner) -> u64 {
     if !disk.exists(path).unwrap_or(false) {
         return 0;
     }
-    let mark = MarkFile::open(disk, path).ok().and_then(|(_, mark)| mark);
+    let found = disk.read(path).ok();
+    let mark = found.and_then(|bytes| mark::read(&bytes, owner).ok()?.mark());
     let reaches = mark.into_iter().flat_map(|mark| mark.reaches);
     reaches.map(|reach| reach.last).max().unwrap_or(0)
 }

@@ -72,7 +72,10 @@ CREATE TABLE counters(
 pub enum CatalogError {
     /// Shards exist without the catalogue that describes them. Restore `catalog.db`; a new one would
     /// have another hash seed and could not read them.
-    #[error("{path} is missing although the data directory holds shards; restore it from a backup")]
+    #[error(
+        "{path} is missing although the data directory holds shards; put it back from a backup, or let \
+         `wayhold store repair` make one from them"
+    )]
     Lost {
         /// Where it was expected.
         path: PathBuf,
@@ -88,7 +91,10 @@ pub enum CatalogError {
         known: u32,
     },
     /// The file is damaged or foreign. Restore it.
-    #[error("cannot use {path}: {reason}")]
+    #[error(
+        "cannot use {path}: {reason}. Put it back from a backup, or let `wayhold store repair` make one from \
+         the shards"
+    )]
     Unusable {
         /// The file.
         path: PathBuf,

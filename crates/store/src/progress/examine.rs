@@ -10,6 +10,7 @@ use crate::progress::file::StateFile;
 use crate::progress::letter_rows::{self, LetterContext};
 use crate::progress::memory::{LaneView, Memory, ResolvedSegment};
 use crate::progress::recovery::path_of;
+use crate::shards::Owner;
 
 /// Progress as a state file tells it.
 pub(crate) struct Examined {
@@ -49,7 +50,8 @@ impl Examined {
         hash_seed: u64,
     ) -> Result<Option<Self>, ConnectionError> {
         let path = path_of(directory, number);
-        let Some((file, format)) = StateFile::examine(&path, hash_seed)? else {
+        let owner = Owner::new(generation, shard, hash_seed);
+        let Some((file, format)) = StateFile::examine(&path, (hash_seed, owner))? else {
             return Ok(None);
         };
         let contents = file.read()?;

@@ -17,11 +17,12 @@ use crate::progress::chunk::{self, Chunk};
 use crate::progress::letter::{LetterChange, LetterPlace};
 use crate::progress::letter_rows;
 use crate::progress::memory::{Batch, Loaded, ResolvedSegment, Retry, Totals};
+use crate::shards::Owner;
 
 /// `WHst`. A step of `upgrades` also changes `SCHEMA`, which new files begin with.
 const FORMAT: Format = Format {
     application_id: 0x5748_7374,
-    upgrades: &[REFERENCES],
+    upgrades: &[REFERENCES, OWNER],
 };
 
 /// Free pages that one step gives back to the file system.
@@ -36,7 +37,13 @@ const PROFILE: Profile = Profile {
     cache_kib: 4096,
 };
 
+/// Format 3 says whose file it is; one that does not say it yet is told when it is opened for writing.
+const OWNER: &str = "
+CREATE TABLE owner(node INTEGER NOT NULL, generation INTEGER NOT NULL, shard INTEGER NOT NULL) STRICT;
+";
+
 const SCHEMA: &str = "
+CREATE TABLE owner(node INTEGER NOT NULL, generation INTEGER NOT NULL, shard INTEGER NOT NULL) STRICT;
 CREATE TABLE shard(next_letter INTEGER NOT NULL) STRICT;
 CREATE TABLE lanes(
     lane INTEGER PRIMARY KEY, floor INTEGER NOT NULL, accepted_base INTEGER NOT NULL,
@@ -104,13 +111,14 @@ impl StateFile {
     pub(super) fn create(
         path: &Path,
         vfs: Option<&str>,
-        seed: u64,
+        (seed, owner): (u64, Owner),
         fill: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
     ) -> Result<Self, ConnectionError> {
         let mut connection = connection::open(path, Access::Create, PROFILE, vfs)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute_batch(SCHEMA)?;
         FORMAT.stamp(&transaction)?;
+        write_owner(&transaction, owner)?;
         fill(&transaction)?;
         transaction.commit()?;
         Ok(Self {
@@ -125,7 +133,7 @@ impl StateFile {
     pub(super) fn open(
         path: &Path,
         vfs: Option<&str>,
-        seed: u64,
+        (seed, owner): (u64, Owner),
     ) -> Result<Option<Self>, ConnectionError> {
         let mut connection = connection::open(path, Access::Write, PROFILE, vfs)?;
         let tables: i64 =
@@ -134,6 +142,11 @@ impl StateFile {
             return Ok(None);
         }
         FORMAT.upgrade(&mut connection)?;
+        match read_owner(&connection)? {
+            Some(found) if found != owner => return Err(ConnectionError::Foreign),
+            Some(_) => {}
+            None => write_owner(&connection, owner)?,
+        }
         let file = Self {
             path: path.to_owned(),
             connection,
@@ -145,7 +158,10 @@ impl StateFile {
 
     /// Opens the file of a stopped store without changing anything; also its version. `None` where its making
     /// was cut off.
-    pub(super) fn examine(path: &Path, seed: u64) -> Result<Option<(Self, u32)>, ConnectionError> {
+    pub(super) fn examine(
+        path: &Path,
+        (seed, owner): (u64, Owner),
+    ) -> Result<Option<(Self, u32)>, ConnectionError> {
         let connection = connection::open(path, Access::Examine, PROFILE, None)?;
         let tables: i64 =
             connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
@@ -154,6 +170,9 @@ impl StateFile {
             return Ok(None);
         }
         let (connection, format) = FORMAT.examine(path, PROFILE)?;
+        if read_owner(&connection)?.is_some_and(|found| found != owner) {
+            return Err(ConnectionError::Foreign);
+        }
         let file = Self {
             path: path.to_owned(),
             connection,
@@ -308,6 +327,27 @@ impl StateFile {
     pub(super) fn reader(&self) -> &Connection {
         &self.connection
     }
+}
+
+fn write_owner(connection: &Connection, owner: Owner) -> rusqlite::Result<()> {
+    connection.execute(
+        "INSERT INTO owner VALUES (?, ?, ?)",
+        params![owner.node.cast_signed(), owner.generation, owner.shard],
+    )?;
+    Ok(())
+}
+
+/// `None` where the file was written before files said it.
+fn read_owner(connection: &Connection) -> rusqlite::Result<Option<Owner>> {
+    connection
+        .query_row("SELECT node, generation, shard FROM owner", [], |row| {
+            Ok(Owner {
+                node: row.get::<_, i64>(0)?.cast_unsigned(),
+                generation: row.get(1)?,
+                shard: row.get(2)?,
+            })
+        })
+        .optional()
 }
 
 /// Writes the first batch of a new file.

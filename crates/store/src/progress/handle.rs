@@ -26,7 +26,7 @@ use crate::progress::memory::{LaneView, Memory, ResolvedSegment, Retry, Totals};
 use crate::progress::recovery;
 use crate::progress::writer::Writer;
 use crate::retire::PendingFate;
-use crate::shards::Name;
+use crate::shards::{Name, Owner};
 
 /// Settlements that are written without waiting for the interval: a transaction of this many is as
 /// cheap per settlement as it gets.
@@ -57,6 +57,14 @@ pub(crate) struct ProgressOptions {
     pub(crate) letters: Arc<LetterNumbers>,
     /// Called before a write is repeated that was refused for lack of space; releases the reserve.
     pub(crate) on_no_space: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl ProgressOptions {
+    /// What a state file is held against: the seed of its checksums and whose it is.
+    pub(super) fn seed_and_owner(&self) -> (u64, Owner) {
+        let owner = Owner::new(self.generation, self.shard, self.hash_seed);
+        (self.hash_seed, owner)
+    }
 }
 
 /// What opening found.

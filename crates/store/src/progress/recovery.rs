@@ -75,7 +75,7 @@ enum Tried {
 
 fn try_open(options: &ProgressOptions, number: u64) -> Result<Tried, OpenError> {
     let path = path_of(&options.directory, number);
-    match StateFile::open(&path, options.vfs.as_deref(), options.hash_seed) {
+    match StateFile::open(&path, options.vfs.as_deref(), options.seed_and_owner()) {
         Ok(None) => {
             disk::unlink_database(options.disk.as_ref(), &path)
                 .map_err(|error| unusable(&path, &error))?;
@@ -110,20 +110,25 @@ fn start_anew(
     });
     let old = damaged.as_ref().and_then(|(_, file, _)| file.as_ref());
     let mut saved = Carried::default();
-    let file = StateFile::create(&path, options.vfs.as_deref(), options.hash_seed, |new| {
-        if let Some(old) = old {
-            saved = carry(old.reader(), new)?;
-            new.execute("DELETE FROM retries", [])?;
-        }
-        for letter in &saved.letters {
-            let place = LetterPlace {
-                lane: letter.lane,
-                referred: letter.referred.then_some(letter.sequence),
-            };
-            memory.take_over_letter(place, letter.sequence, letter.redriving);
-        }
-        file::fill(new, &memory.take(), options.hash_seed)
-    })
+    let file = StateFile::create(
+        &path,
+        options.vfs.as_deref(),
+        options.seed_and_owner(),
+        |new| {
+            if let Some(old) = old {
+                saved = carry(old.reader(), new)?;
+                new.execute("DELETE FROM retries", [])?;
+            }
+            for letter in &saved.letters {
+                let place = LetterPlace {
+                    lane: letter.lane,
+                    referred: letter.referred.then_some(letter.sequence),
+                };
+                memory.take_over_letter(place, letter.sequence, letter.redriving);
+            }
+            file::fill(new, &memory.take(), options.hash_seed)
+        },
+    )
     .map_err(|error| failed(&error))?;
     options
         .disk

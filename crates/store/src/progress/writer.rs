@@ -241,10 +241,15 @@ impl Writer {
             (state.memory.take(), state.changed)
         };
         let mut carried = Carried::default();
-        let made = StateFile::create(&path, options.vfs.as_deref(), options.hash_seed, |new| {
-            carried = carry(self.file.reader(), new)?;
-            file::fill(new, &batch, options.hash_seed)
-        });
+        let made = StateFile::create(
+            &path,
+            options.vfs.as_deref(),
+            options.seed_and_owner(),
+            |new| {
+                carried = carry(self.file.reader(), new)?;
+                file::fill(new, &batch, options.hash_seed)
+            },
+        );
         let synced = made.and_then(|file| {
             options
                 .disk

@@ -6,6 +6,7 @@ use wayhold_model::{Generation, ShardId};
 
 use crate::disk::{Disk, with_suffix};
 use crate::error::OpenError;
+use crate::opening::shard_directory;
 use crate::shard::mark::MARK;
 use crate::shards::Name;
 
@@ -50,9 +51,7 @@ impl ShardFiles {
         generation: Generation,
         shard: ShardId,
     ) -> Result<Self, OpenError> {
-        let dir = data
-            .join(format!("g{}", generation.0))
-            .join(format!("s{}", shard.0));
+        let dir = shard_directory(data, generation, shard);
         let unreadable = |error: std::io::Error| OpenError::Unusable {
             path: dir.clone(),
             reason: error.to_string(),

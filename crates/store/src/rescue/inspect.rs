@@ -139,7 +139,7 @@ impl StoppedStore {
                 segment: mark.newest(),
                 last: mark.reach(mark.newest()).map_or(0, |reach| reach.last),
             }),
-            Ok(None) => Err("neither of its two slots is whole".to_owned()),
+            Ok(None) => Err("was never written".to_owned()),
             Err(reason) => Err(reason.clone()),
         };
         let state = match (&shard.state, shard.broken_states.first()) {

@@ -11,11 +11,12 @@ use crate::error::OpenError;
 use crate::progress::Examined;
 use crate::shard::mark::{self, MARK, Mark, MarkError};
 use crate::shard::resolved::own_lane;
+use crate::shards::Owner;
 
 /// A shard's files with what was read of them.
 pub(super) struct Shard<'a> {
     pub(super) files: &'a ShardFiles,
-    /// `Ok(None)` where neither slot is whole; `Err` where it cannot be read or is absent.
+    /// `Ok(None)` where it was never written; else why it says nothing.
     pub(super) mark: Result<Option<Mark>, String>,
     /// The newest state file that counts.
     pub(super) state: Option<Examined>,
@@ -30,8 +31,9 @@ impl<'a> Shard<'a> {
         files: &'a ShardFiles,
         hash_seed: Option<u64>,
     ) -> Result<Self, OpenError> {
+        let owner = hash_seed.map(|seed| Owner::new(files.generation, files.shard, seed));
         let mut shard = Self {
-            mark: read_mark(disk, files)?,
+            mark: read_mark(disk, files, owner)?,
             state: None,
             broken_states: Vec::new(),
             files,
@@ -79,6 +81,7 @@ impl<'a> Shard<'a> {
 fn read_mark(
     disk: &dyn Disk,
     files: &ShardFiles,
+    owner: Option<Owner>,
 ) -> Result<Result<Option<Mark>, String>, OpenError> {
     let path = files.dir.join(MARK);
     if !files.has(Kind::Mark) {
@@ -88,8 +91,14 @@ fn read_mark(
         Ok(bytes) => bytes,
         Err(error) => return Ok(Err(error.to_string())),
     };
-    match mark::read(&bytes) {
-        Ok(mark) => Ok(Ok(mark)),
+    let Some(owner) = owner else {
+        return Ok(Err("nothing tells whose it is".to_owned()));
+    };
+    match mark::read(&bytes, owner) {
+        Ok(found) => Ok(match found.trouble() {
+            Some(trouble) => Err(trouble.to_owned()),
+            None => Ok(found.mark()),
+        }),
         Err(MarkError::Newer { found, known }) => Err(OpenError::Newer {
             file: path,
             found,

@@ -213,9 +213,7 @@ impl Check<'_> {
 
     fn mark(&mut self, shard: &Shard<'_>) {
         let what = match &shard.mark {
-            Ok(Some(_)) => return,
-            Ok(None) if shard.files.segments().is_empty() => return,
-            Ok(None) => "has no whole slot".to_owned(),
+            Ok(_) => return,
             Err(_) if shard.files.segments().is_empty() => return,
             Err(reason) => reason.clone(),
         };

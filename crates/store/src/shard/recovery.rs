@@ -7,11 +7,12 @@
 //! sequences, old segments are sealed before the mark moves on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use wayhold_model::{Sequence, Timestamp};
+use wayhold_model::{Generation, Sequence, ShardId, Timestamp};
 
 use super::core::Condition;
 use super::index_file::{IndexError, IndexFile};
@@ -26,6 +27,7 @@ use super::writer::{Active, Start, advance};
 use crate::disk::{Disk, copy_database_aside, quarantine, quarantine_database, unlink_database};
 use crate::error::OpenError;
 use crate::progress::Progress;
+use crate::shards::Owner;
 
 /// Rows copied in one transaction.
 const COPY_ROWS: usize = 4096;
@@ -64,8 +66,7 @@ struct Files {
 impl Opening<'_> {
     /// Opens the shard's files.
     pub(crate) fn run(self) -> Result<Recovered, OpenError> {
-        let (mark_file, mark) = MarkFile::open(self.disk(), &self.dir().join(MARK))
-            .map_err(|error| mark_error(&self.dir().join(MARK), error))?;
+        let (mark_file, mark) = self.open_mark()?;
         failpoint!("recover.begun");
         let resolved = self.finish_removals()?;
         failpoint!("recover.removals-finished");
@@ -116,6 +117,35 @@ impl Opening<'_> {
             unproven: unproven.len() as u64,
             unclean,
         })
+    }
+
+    /// Opens the mark; where it proves nothing although there are segments, that is named.
+    fn open_mark(&self) -> Result<(MarkFile, Option<Mark>), OpenError> {
+        let path = self.dir().join(MARK);
+        let owner = Owner::new(
+            Generation(self.recipe.generation),
+            ShardId(self.recipe.shard),
+            self.recipe.hash_seed,
+        );
+        let opened = MarkFile::open(self.disk(), &path, owner);
+        let (file, found, aside) = opened.map_err(|error| mark_error(&path, error))?;
+        let names = self.disk().list(self.dir());
+        let names = names.map_err(|error| unusable(self.dir(), &error))?;
+        let is_segment = |name: &OsString| {
+            let parsed = name.to_str().map(parse);
+            matches!(parsed, Some((Some(_), Some("db" | "idx"))))
+        };
+        if let Some(trouble) = found.trouble()
+            && (aside.is_some() || names.iter().any(is_segment))
+        {
+            let aside = aside.map(|aside| format!(" and was put aside as {}", aside.display()));
+            self.condition.degraded(format!(
+                "{} {trouble}{}; what is not sealed was copied and synced again",
+                path.display(),
+                aside.unwrap_or_default()
+            ));
+        }
+        Ok((file, found.mark()))
     }
 
     pub(super) fn disk(&self) -> &dyn Disk {

@@ -127,6 +127,7 @@ fn to_format_1(shard: &Shard) {
             "ALTER TABLE dead_letters DROP COLUMN given_up_at;
              ALTER TABLE dead_letters DROP COLUMN referred;
              DROP TABLE referred;
+             DROP TABLE owner;
              PRAGMA user_version = 1; PRAGMA wal_checkpoint(TRUNCATE);",
         )
         .unwrap();
