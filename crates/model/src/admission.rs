@@ -27,13 +27,13 @@ impl Fill {
     /// A limit that is just reached.
     pub const FULL: Self = Self(FULL);
 
-    /// A fraction from 0 to 1; `None` for anything else.
+    /// A fraction above 0 and up to 1, to a thousandth; `None` for anything else.
     pub fn from_fraction(fraction: f64) -> Option<Self> {
         let thousandths = (fraction * f64::from(FULL)).round();
-        if !(0.0..=f64::from(FULL)).contains(&thousandths) {
+        if !(1.0..=f64::from(FULL)).contains(&thousandths) {
             return None;
         }
-        (0..=FULL)
+        (1..=FULL)
             .find(|whole| f64::from(*whole) >= thousandths)
             .map(Self)
     }
@@ -403,11 +403,11 @@ mod tests {
 
     #[test]
     fn fractions_are_told_apart_from_what_is_none() {
-        for (fraction, fill) in [(0.0, 0), (0.8, 800), (1.0, 1_000), (0.333, 333)] {
+        for (fraction, fill) in [(0.001, 1), (0.8, 800), (1.0, 1_000), (0.333, 333)] {
             assert_eq!(Fill::from_fraction(fraction), Some(Fill(fill)));
             assert!((Fill(fill).fraction() - fraction).abs() < 1e-9);
         }
-        for fraction in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+        for fraction in [-0.1, 0.0, 0.0004, 1.1, f64::NAN, f64::INFINITY] {
             assert_eq!(Fill::from_fraction(fraction), None);
         }
     }

@@ -91,7 +91,7 @@ impl NewTokenBody {
         let kind = PrincipalKind::from_name(&self.kind)
             .ok_or("type: expected \"person\", \"service\" or \"model\"")?;
         let admit_until = Fill::from_fraction(self.admit_until.unwrap_or(1.0))
-            .ok_or("admit_until: expected a number between 0 and 1, such as 0.8")?;
+            .ok_or("admit_until: expected a number above 0 and up to 1, such as 0.8")?;
         let principal = Principal::new(&self.name, kind, &self.roles);
         Ok(Principal {
             admit_until,

@@ -142,17 +142,16 @@ impl Setting for u32 {
     }
 }
 
-/// A fraction from 0 to 1.
+/// A fraction above 0 and up to 1.
 impl Setting for Fill {
     fn read(node: &Node) -> Result<Self, Faults> {
         let fraction = match &node.value {
             Value::Fraction(fraction) => Some(*fraction),
-            Value::Integer(0) => Some(0.0),
             Value::Integer(1) => Some(1.0),
             Value::Untyped(text) => text.parse().ok(),
             _ => None,
         };
-        let expected = || Faults::new("expected a number between 0 and 1, such as 0.8");
+        let expected = || Faults::new("expected a number above 0 and up to 1, such as 0.8");
         fraction.and_then(Self::from_fraction).ok_or_else(expected)
     }
 

@@ -4,6 +4,7 @@
 use wayhold_model::admission::Fill;
 use wayhold_model::condition::Condition;
 
+use crate::config::destination::DestinationName;
 use crate::config::section::Section;
 use crate::config::setting::Choice;
 
@@ -13,7 +14,7 @@ pub(super) const SOURCES_MAX: usize = 256;
 /// A source.
 #[derive(Clone, Debug)]
 pub struct SourceConfig {
-    /// Its name.
+    /// Its name, by the same rule as a destination's.
     pub name: String,
     /// Which events are its own; all where absent.
     pub when: Option<Condition>,
@@ -45,6 +46,9 @@ impl SourceConfig {
     }
 
     fn read(name: String, section: &mut Section<'_, '_, '_>) -> Self {
+        if let Err(error) = name.parse::<DestinationName>() {
+            section.problem("", error.to_string());
+        }
         section.require::<Kind>("kind", "\"events\"");
         Self {
             name,

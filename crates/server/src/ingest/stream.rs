@@ -165,13 +165,16 @@ impl Stream {
         self.slice_bytes = 0;
         let mut numbers = Vec::with_capacity(self.slice.len());
         let mut admitted = Vec::with_capacity(self.slice.len());
-        for (line, result) in std::mem::take(&mut self.slice) {
+        let mut slice = std::mem::take(&mut self.slice);
+        for (line, result) in slice.drain(..) {
             let result = match result {
                 Ok(mut event) => self.let_in(&mut event).await.map(|()| event),
                 Err(refusal) => Err(refusal),
             };
             numbers.push((line, result.map(|event| admitted.push(event))));
         }
+        // Kept for its room.
+        self.slice = slice;
         let mut stored = self.store_each(&admitted).await.into_iter();
         for (line, read) in numbers {
             let result = match read {

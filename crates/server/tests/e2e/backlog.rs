@@ -186,7 +186,15 @@ fn a_full_destination_refuses_only_what_goes_to_it() {
         .map(|one| one["position"].is_string())
         .collect();
     assert_eq!(stored, [true, false, false, true], "{answer}");
-    account(&server, "other", 4);
+    // What is known of a batch takes no room, and hinders nothing else of it.
+    let known = json!({"specversion": "1.0", "type": "slow", "source": "/wayhold", "id": "a0",
+        "partitionkey": "a0", "datacontenttype": "application/json", "data": {}});
+    let batch = format!("[{known},{}]", event("other", "7", "k4"));
+    let headers = [("content-type", "application/cloudevents-batch+json")];
+    let answer = server.ask("POST", "/v1/events", &headers, batch.as_bytes());
+    assert_eq!(answer.status, 202, "{}", answer.text());
+    assert_eq!(answer.json()["receipts"][0]["duplicate"], true);
+    account(&server, "other", 5);
     account(&server, "slow", accepted);
     // Every limit of the destination is shown, and the one that is full named.
     let shown: Vec<_> = limits(&server)
@@ -233,6 +241,19 @@ fn bulk_is_refused_before_what_matters_by_source_and_by_token() {
         assert!(output.status.success(), "{}", stderr(&output));
         format!("Bearer {}", stdout(&output).trim())
     };
+    let create = [
+        "tokens", "create", "x", "--data", "data", "--role", "ingest",
+    ];
+    let wrong = run(
+        dir.path(),
+        &[&create[..], &["--admit-until", "80"]].concat(),
+    );
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(
+        stderr(&wrong).contains("admit_until: expected a number"),
+        "{}",
+        stderr(&wrong)
+    );
     let (orders, bulk) = (
         token("orders", &[]),
         token("bulk", &["--admit-until", "0.5"]),
