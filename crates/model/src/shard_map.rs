@@ -2,6 +2,8 @@
 //! a lane relies on every event of a key lying in one shard of a generation: changing it would need a
 //! new generation, and a version of the store's format that says so.
 
+use std::ops::RangeInclusive;
+
 use crate::id::ShardId;
 
 /// Most shards that a generation may have: each costs half a dozen threads and some open files,
@@ -13,6 +15,17 @@ pub const SHARDS_MAX: u16 = 64;
 pub fn shard_of(hash: u64, shards: u16) -> ShardId {
     let [.., high, low] = ((u128::from(hash) * u128::from(shards)) >> 64).to_be_bytes();
     ShardId(u16::from_be_bytes([high, low]))
+}
+
+/// The hashes that belong to a shard, of a generation with `shards` shards: `shard_of` turned round.
+pub fn hashes_of(shard: ShardId, shards: u16) -> RangeInclusive<u64> {
+    let first = |shard: u16| {
+        let begin = u128::from(shard) << 64;
+        begin.div_ceil(u128::from(shards.max(1)))
+    };
+    let last = first(shard.0.saturating_add(1)).saturating_sub(1);
+    let narrow = |hash: u128| u64::try_from(hash).unwrap_or(u64::MAX);
+    narrow(first(shard.0))..=narrow(last)
 }
 
 /// How many shards suit a machine with so many cores: shards exist for syncs that run in parallel, and
@@ -66,6 +79,22 @@ mod tests {
                 counts.iter().all(|count| count.abs_diff(fair) < fair / 4),
                 "{shards}: {counts:?}"
             );
+        }
+    }
+
+    #[test]
+    fn the_hashes_of_all_shards_follow_each_other_without_a_gap() {
+        for shards in 1..=SHARDS_MAX {
+            let mut next = Some(0);
+            for shard in (0..shards).map(ShardId) {
+                let hashes = hashes_of(shard, shards);
+                assert_eq!(Some(*hashes.start()), next);
+                for hash in [*hashes.start(), *hashes.end()] {
+                    assert_eq!(shard_of(hash, shards), shard);
+                }
+                next = hashes.end().checked_add(1);
+            }
+            assert_eq!(next, None);
         }
     }
 

@@ -92,7 +92,7 @@ impl BacklogMeter {
                 .map(|record| (record.id, Pending::default()))
                 .collect(),
         };
-        for shard in store.inner().shards.all() {
+        for shard in store.inner().shards.map().all() {
             self.add(shard, &records, &mut all);
         }
         let oldest = all.destinations.iter().filter_map(|(_, one)| one.oldest);

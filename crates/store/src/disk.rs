@@ -27,6 +27,9 @@ pub trait Disk: Send + Sync + std::fmt::Debug + 'static {
     /// Makes a directory durable; its parent must exist. No error when it exists already.
     fn create_directory(&self, path: &Path) -> io::Result<()>;
 
+    /// Removes an empty directory durably. No error when it is absent: the step may be a repetition.
+    fn remove_directory(&self, path: &Path) -> io::Result<()>;
+
     /// Names in a directory, in no order.
     fn list(&self, directory: &Path) -> io::Result<Vec<OsString>>;
 

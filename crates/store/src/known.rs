@@ -74,8 +74,8 @@ impl Inner {
         let inside = self.segments_of(&inside).find_map(ask);
         // Beyond the window an id may have been accepted again, with another key in another shard.
         inside.or_else(|| {
-            self.shards
-                .all()
+            let map = self.shards.now();
+            map.all()
                 .filter_map(|shard| self.beyond(shard).into_iter().find_map(ask))
                 .max_by_key(|known| known.accepted_at)
         })
@@ -128,12 +128,14 @@ impl Inner {
         )
     }
 
-    fn shard_of(&self, segment: &Segment) -> Option<&Arc<Shard>> {
+    fn shard_of(&self, segment: &Segment) -> Option<Arc<Shard>> {
         let identity = segment.identity;
-        self.shards.of(Position {
+        let map = self.shards.now();
+        let shard = map.of(Position {
             generation: Generation(identity.generation),
             shard: ShardId(identity.shard),
             sequence: Sequence(0),
-        })
+        });
+        shard.cloned()
     }
 }

@@ -1,42 +1,26 @@
-//! A lane's face of the store: one destination's deliveries in order, and what became of them. Order is
-//! kept within a shard, and every event of a key lies in one; shards are read in turn, so that the
-//! backlog of one keeps none of the others waiting.
+//! A lane's face of the store: one destination's deliveries in order, and what became of them. In which order
+//! shards are read is decided by `places`.
 
+mod places;
 mod reader;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 use wayhold_model::{DestinationId, LaneId, Position, Sequence, StoredEvent, Timestamp};
 
-use self::reader::{ShardReader, unreadable};
+use self::places::{How, Places};
+use self::reader::unreadable;
 use crate::delivery::{AttemptRecord, DeadLetter, Delivery, Resolution};
 use crate::error::ReadError;
 use crate::progress::{LetterError, NotDurable};
 use crate::shard::core::Shard;
-use crate::shards::Shards;
+use crate::shards::{Map, Shards};
 
 /// Reads one lane's deliveries in order; one owner.
 pub struct Lane {
     handle: LaneHandle,
-    /// Generations that are not read to their end, oldest first; each is read before the next begins,
-    /// because a key may lie in another shard there.
-    generations: VecDeque<Turns>,
-}
-
-/// The shards of a generation, read in turn.
-struct Turns {
-    places: Vec<Place>,
-    /// Whose turn it is.
-    turn: usize,
-}
-
-/// One shard, as a lane reads it.
-struct Place {
-    reader: ShardReader,
-    /// Whether reading it failed and it is left alone until `Lane::read_failed_again`.
-    failed: bool,
+    places: Places,
 }
 
 /// The rest of a lane's face, shareable.
@@ -55,16 +39,8 @@ impl Lane {
         destination: DestinationId,
         bell: Arc<Notify>,
     ) -> Self {
-        let place = |shard: &Arc<Shard>| Place {
-            reader: ShardReader::new(Arc::clone(shard), id, destination),
-            failed: false,
-        };
-        let generations = shards.generations().iter().map(|generation| Turns {
-            places: generation.shards.iter().map(place).collect(),
-            turn: 0,
-        });
         Self {
-            generations: generations.collect(),
+            places: Places::new(id, destination),
             handle: LaneHandle {
                 shards: Arc::clone(shards),
                 id,
@@ -77,13 +53,9 @@ impl Lane {
     /// The next unresolved deliveries, if they are in memory. `Some(empty)`: nothing newer is stored.
     /// `None`: the next ones lie on disk, use `read`. Never blocks.
     pub fn read_cached(&mut self, max: usize) -> Option<Vec<Delivery>> {
-        loop {
-            let turns = self.generations.front_mut()?;
-            let batch = turns.read_cached(max)?;
-            if !batch.is_empty() || !self.go_on() {
-                return Some(batch);
-            }
-        }
+        self.places.follow(&self.handle.shards);
+        // What lies in memory fails nobody.
+        self.places.read(max, How::FromMemory).ok().flatten()
     }
 
     /// The next unresolved deliveries, at most `max`; may read the disk. Empty: nothing newer is stored,
@@ -93,77 +65,19 @@ impl Lane {
     /// A file cannot be read. Its shard is left alone until `read_failed_again`; reading goes on with the
     /// others. Damaged rows are skipped and named in health.
     pub fn read(&mut self, max: usize) -> Result<Vec<Delivery>, ReadError> {
-        loop {
-            let Some(turns) = self.generations.front_mut() else {
-                return Ok(Vec::new());
-            };
-            let batch = turns.read(max)?;
-            if !batch.is_empty() || !self.go_on() {
-                return Ok(batch);
-            }
-        }
+        self.places.follow(&self.handle.shards);
+        let batch = self.places.read(max, How::FromDisk)?;
+        Ok(batch.unwrap_or_default())
     }
 
     /// Reads again where reading failed.
     pub fn read_failed_again(&mut self) {
-        for place in self.generations.iter_mut().flat_map(|one| &mut one.places) {
-            place.failed = false;
-        }
+        self.places.try_failed_again();
     }
 
     /// The shareable rest.
     pub fn handle(&self) -> LaneHandle {
         self.handle.clone()
-    }
-
-    /// After the generation that is being read had nothing: whether there is a later one. Nothing is
-    /// added to an earlier one any more, so what was read to its end stays so.
-    fn go_on(&mut self) -> bool {
-        let Some(turns) = self.generations.front() else {
-            return false;
-        };
-        let goes_on = self.generations.len() > 1 && turns.places.iter().all(|place| !place.failed);
-        if goes_on {
-            self.generations.pop_front();
-        }
-        goes_on
-    }
-}
-
-impl Turns {
-    fn read_cached(&mut self, max: usize) -> Option<Vec<Delivery>> {
-        for _ in 0..self.places.len() {
-            let place = self.places.get_mut(self.turn)?;
-            let batch = match place.failed {
-                true => Vec::new(),
-                false => place.reader.read_cached(max)?,
-            };
-            self.turn = (self.turn + 1) % self.places.len();
-            if !batch.is_empty() {
-                return Some(batch);
-            }
-        }
-        Some(Vec::new())
-    }
-
-    fn read(&mut self, max: usize) -> Result<Vec<Delivery>, ReadError> {
-        let count = self.places.len();
-        for _ in 0..count {
-            let Some(place) = self.places.get_mut(self.turn) else {
-                break;
-            };
-            self.turn = (self.turn + 1) % count;
-            // Until it ended well it counts as failed: a reader that panics is not asked at once again.
-            if std::mem::replace(&mut place.failed, true) {
-                continue;
-            }
-            let batch = place.reader.read(max)?;
-            place.failed = false;
-            if !batch.is_empty() {
-                return Ok(batch);
-            }
-        }
-        Ok(Vec::new())
     }
 }
 
@@ -185,7 +99,8 @@ impl LaneHandle {
 
     /// The event, if it is in memory.
     pub fn event_cached(&self, position: Position) -> Option<Arc<StoredEvent>> {
-        self.shards.of(position)?.tail.get(position.sequence.0)
+        let map = self.shards.now();
+        map.of(position)?.tail.get(position.sequence.0)
     }
 
     /// The event; may read the disk.
@@ -193,7 +108,8 @@ impl LaneHandle {
     /// # Errors
     /// `Damaged` where it is gone for good, `Failed` where reading again may help.
     pub fn event(&self, position: Position) -> Result<Arc<StoredEvent>, ReadError> {
-        let event = match self.shards.of(position) {
+        let map = self.shards.now();
+        let event = match map.of(position) {
             Some(shard) => shard.event(position.sequence.0)?,
             None => None,
         };
@@ -213,7 +129,8 @@ impl LaneHandle {
         max: usize,
     ) -> Result<Vec<Position>, ReadError> {
         let mut found = Vec::new();
-        for shard in self.shards.of_key(key_hash) {
+        let map = self.shards.now();
+        for shard in map.of_key(key_hash) {
             let Some(span) = span_in(shard, after, through) else {
                 continue;
             };
@@ -259,7 +176,7 @@ impl LaneHandle {
 
     /// Records that a delivery is resolved; durable within 25 ms.
     pub fn settle(&self, event: &Arc<StoredEvent>, resolution: Resolution) {
-        if let Some(shard) = self.shards.of(event.position) {
+        if let Some(shard) = self.shards.now().of(event.position) {
             shard
                 .progress
                 .settle(self.id, self.destination, event, resolution);
@@ -268,7 +185,8 @@ impl LaneHandle {
 
     /// Records many as delivered; durable within 25 ms.
     pub fn settle_delivered(&self, positions: &[Position]) {
-        for (shard, positions) in self.by_shard(positions, |position| *position) {
+        let map = self.shards.now();
+        for (shard, positions) in by_shard(&map, positions, |position| *position) {
             let sequences = positions.map(|position| position.sequence);
             shard.progress.deliver(self.id, sequences);
         }
@@ -276,7 +194,7 @@ impl LaneHandle {
 
     /// Records a failed attempt that will be repeated.
     pub fn record_failure(&self, position: Position, attempt: AttemptRecord, retry_at: Timestamp) {
-        if let Some(shard) = self.shards.of(position) {
+        if let Some(shard) = self.shards.now().of(position) {
             shard
                 .progress
                 .record_failure(self.id, position.sequence, attempt, retry_at);
@@ -297,7 +215,8 @@ impl LaneHandle {
     /// The disk takes nothing: do not send.
     pub async fn record_starts(&self, starts: &[(Position, u32)]) -> Result<(), NotDurable> {
         let mut recorded = Vec::new();
-        for (shard, starts) in self.by_shard(starts, |(position, _)| *position) {
+        let map = self.shards.map();
+        for (shard, starts) in by_shard(&map, starts, |(position, _)| *position) {
             for (position, number) in starts {
                 shard
                     .progress
@@ -316,11 +235,9 @@ impl LaneHandle {
     /// # Errors
     /// The store stopped, or the disk takes nothing.
     pub async fn durable(&self) -> Result<(), NotDurable> {
-        let asked: Vec<_> = self
-            .shards
-            .all()
-            .map(|shard| shard.progress.durable())
-            .collect();
+        let map = self.shards.map();
+        let asked: Vec<_> = map.all().map(|shard| shard.progress.durable()).collect();
+        drop(map);
         for durable in asked {
             durable.await?;
         }
@@ -333,7 +250,7 @@ impl LaneHandle {
     /// The letters cannot be read.
     pub fn redriving(&self) -> Result<Vec<DeadLetter>, LetterError> {
         let mut letters = Vec::new();
-        for shard in self.shards.all() {
+        for shard in self.shards.now().all() {
             let event = |position: Position| shard.event(position.sequence.0).ok()?;
             letters.extend(shard.progress.redriving(self.id, &event)?);
         }
@@ -343,7 +260,8 @@ impl LaneHandle {
 
     /// Ends a redrive: delivered removes the letter, dead-lettered keeps it with one attempt more.
     pub fn settle_letter(&self, letter: u64, resolution: Resolution) {
-        let mut shards = self.shards.all();
+        let map = self.shards.now();
+        let mut shards = map.all();
         // One that is under redrive nowhere is settled already.
         if let Some(shard) = shards.find(|shard| shard.progress.is_redriving(letter)) {
             shard.progress.settle_letter(letter, resolution);
@@ -353,30 +271,31 @@ impl LaneHandle {
     /// Whether the last run ended without a clean stop: then the first window is recorded before it is
     /// sent.
     pub fn stopped_uncleanly(&self) -> bool {
-        self.shards.all().any(|shard| shard.unclean)
+        self.shards.now().all().any(|shard| shard.unclean)
     }
 
     /// Unresolved deliveries of this lane, redrives included.
     pub fn pending(&self) -> u64 {
-        let shards = self.shards.all();
+        let map = self.shards.now();
+        let shards = map.all();
         shards
             .map(|shard| shard.pending(self.id, self.destination))
             .sum()
     }
+}
 
-    /// Each shard that any of these lie in, with those.
-    fn by_shard<'a, T>(
-        &'a self,
-        all: &'a [T],
-        position: impl Fn(&T) -> Position + Copy + 'a,
-    ) -> impl Iterator<Item = (&'a Arc<Shard>, impl Iterator<Item = &'a T>)> {
-        self.shards.all().filter_map(move |shard| {
-            let lies_here = move |one: &&T| shard.holds(position(one));
-            let mut here = all.iter().filter(lies_here).peekable();
-            here.peek()?;
-            Some((shard, here))
-        })
-    }
+/// Each shard that any of these lie in, with those.
+fn by_shard<'a, T>(
+    map: &'a Map,
+    all: &'a [T],
+    position: impl Fn(&T) -> Position + Copy + 'a,
+) -> impl Iterator<Item = (&'a Arc<Shard>, impl Iterator<Item = &'a T>)> {
+    map.all().filter_map(move |shard| {
+        let lies_here = move |one: &&T| shard.holds(position(one));
+        let mut here = all.iter().filter(lies_here).peekable();
+        here.peek()?;
+        Some((shard, here))
+    })
 }
 
 /// The part of a stretch of positions that lies in a shard, as sequences `(after, through]`.

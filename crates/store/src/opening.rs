@@ -1,5 +1,10 @@
-//! Opens every shard of a data directory: all at the same time, so that a restart takes no longer with
-//! more of them, and none runs before every one is open.
+//! Opens shards: every one of a data directory, all at the same time, so that a restart takes no longer with
+//! more of them, and none runs before every one is open; and those of a new generation while the others
+//! run.
+//!
+//! The catalogue names a generation before any of its directories is made, and says that it was made before
+//! it takes an event; it says that one is retired before any of its directories is removed. So whatever a
+//! crash leaves is completed here.
 
 use std::fs::File;
 use std::io::Write;
@@ -7,72 +12,66 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::ScopedJoinHandle;
 
-use wayhold_model::{Clock, Generation, ShardId};
+use wayhold_model::{Clock, Generation, ShardId, Timestamp};
 
 use crate::catalog::{Catalog, GenerationRecord};
 use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::figures::Recovery;
+use crate::leftovers::remove_retired;
 use crate::options::Options;
+use crate::progress::LetterNumbers;
 use crate::queue::Queue;
-use crate::shard::core::Bells;
+use crate::shard::core::{Bells, Shard};
 use crate::shard::mark::{self, MARK};
 use crate::shard::open::{Recovering, Running, Surroundings, Threads};
 use crate::shard::restore::restore_window;
 use crate::shard::segment::database_path;
 use crate::shard::segment_file::SegmentReader;
-use crate::shards::{Name, Owner, Shards, Shared};
+use crate::shards::{Map, Name, Owner, Shared};
 use crate::space::Space;
+use crate::spread::{Taker, Takers};
 use crate::window::Window;
 
 /// What all shards of a store are opened with.
-pub(crate) struct Opening<'a> {
-    pub(crate) dir: &'a Path,
-    pub(crate) options: &'a Options,
-    pub(crate) disk: &'a Arc<dyn Disk>,
-    pub(crate) clock: &'a Arc<dyn Clock>,
-    pub(crate) space: &'a Arc<Space>,
-    pub(crate) catalog: &'a Arc<Catalog>,
-    pub(crate) bells: &'a Arc<Bells>,
-    pub(crate) window: &'a Arc<Window>,
+pub(crate) struct Ground {
+    pub(crate) dir: PathBuf,
+    pub(crate) options: Options,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) bells: Arc<Bells>,
+    pub(crate) window: Arc<Window>,
+    pub(crate) letters: Arc<LetterNumbers>,
 }
 
 /// Shards that run.
 pub(crate) struct Opened {
-    pub(crate) shards: Shards,
-    /// Queues of the shards that take new events, by number.
-    pub(crate) queues: Vec<Queue>,
-    pub(crate) threads: Vec<Threads>,
+    pub(crate) map: Map,
+    pub(crate) takers: Takers,
+    pub(crate) threads: Vec<(Arc<Shard>, Threads)>,
     pub(crate) recovery: Recovery,
 }
 
-impl Opening<'_> {
+/// A new generation that runs.
+pub(crate) struct Begun {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) takers: Takers,
+    pub(crate) threads: Vec<(Arc<Shard>, Threads)>,
+}
+
+impl Ground {
     /// Opens all shards and starts their threads. Blocking.
-    pub(crate) fn open(self) -> Result<Opened, OpenError> {
+    pub(crate) fn open(&self) -> Result<Opened, OpenError> {
         let generations = self.catalog.generations();
         let newest = self.newest(&generations)?;
         self.require_own_shards(&generations)?;
-        let directories = self.make_directories(&generations)?;
-        let letters = Arc::default();
-        let mut options = self.options.share(newest.shards);
-        // Shards of older generations keep what they have until its time is over, also out of this.
-        let all = generations.iter().map(|one| u64::from(one.shards));
-        options.retention_bytes = self.options.retention_bytes / all.sum::<u64>().max(1);
-        let surroundings = directories.into_iter().map(|(name, dir)| Surroundings {
-            generation: name.0,
-            id: name.1,
-            dir,
-            options: options.clone(),
-            disk: Arc::clone(self.disk),
-            clock: Arc::clone(self.clock),
-            space: Arc::clone(self.space),
-            catalog: Arc::clone(self.catalog),
-            window: Arc::clone(self.window),
-            bells: Arc::clone(self.bells),
-            letters: Arc::clone(&letters),
-        });
+        let leftovers = remove_retired(self)?;
+        let directories = self.directories(&generations);
+        self.make_directories(&directories)?;
         // A failure ends what was opened without a trace: nothing of it ran, and no mark says otherwise.
-        let recovering = open_all(surroundings)?;
+        let mut recovering = self.recover(&directories, newest.shards)?;
         for one in generations.iter().filter(|one| !one.made) {
             let made = self.catalog.generation_is_made(one.generation);
             made.map_err(|error| unusable(&self.dir.join("catalog.db"), error))?;
@@ -81,8 +80,50 @@ impl Opening<'_> {
             .iter()
             .map(|one| Arc::clone(&one.shard))
             .collect();
-        restore_window(self.window, &shards);
-        Opened::start(recovering, newest.generation)
+        restore_window(&self.window, &shards);
+        let time = recovering.iter().map(Recovering::store_time).max();
+        for one in &mut recovering {
+            one.not_before(time.unwrap_or(Timestamp::EPOCH));
+        }
+        let mut opened = self.start(recovering, newest.generation)?;
+        opened.recovery.findings.extend(leftovers);
+        Ok(opened)
+    }
+
+    /// Makes all files of a new generation and starts its threads, beside those that run. On a failure
+    /// nothing of it runs. Blocking.
+    pub(crate) fn begin(
+        &self,
+        generation: Generation,
+        count: u16,
+        time: Timestamp,
+    ) -> Result<Begun, OpenError> {
+        let record = GenerationRecord {
+            generation,
+            shards: count,
+            since: time,
+            made: false,
+        };
+        let directories = self.directories(&[record]);
+        self.make_directories(&directories)?;
+        failpoint!("reshard.directories-made");
+        let mut recovering = self.recover(&directories, count)?;
+        for one in &mut recovering {
+            one.not_before(time);
+        }
+        let Opened {
+            map,
+            takers,
+            threads,
+            ..
+        } = self.start(recovering, generation)?;
+        let shared = map.generations().first().cloned();
+        let shared = shared.ok_or_else(|| unusable(&self.dir, "no shard was opened"))?;
+        Ok(Begun {
+            shared,
+            takers,
+            threads,
+        })
     }
 
     fn newest(&self, generations: &[GenerationRecord]) -> Result<GenerationRecord, OpenError> {
@@ -101,7 +142,7 @@ impl Opening<'_> {
         let (mut foreign, mut newest) = (false, Vec::new());
         for one in generations {
             for shard in (0..one.shards).map(ShardId) {
-                let dir = shard_directory(self.dir, one.generation, shard);
+                let dir = shard_directory(&self.dir, one.generation, shard);
                 let mark = dir.join(MARK);
                 if !self.exists(&mark)? {
                     continue;
@@ -141,39 +182,113 @@ impl Opening<'_> {
         Ok(newest.map(|number| database_path(dir, number)).collect())
     }
 
+    fn directories(&self, generations: &[GenerationRecord]) -> Vec<Directory> {
+        let each = |one: &GenerationRecord| {
+            let one = *one;
+            (0..one.shards).map(ShardId).map(move |id| Directory {
+                name: Name(one.generation, id),
+                path: shard_directory(&self.dir, one.generation, id),
+                was_made: one.made,
+            })
+        };
+        generations.iter().flat_map(each).collect()
+    }
+
+    /// Where the shards of a generation lie.
+    pub(crate) fn generation_dir(&self, generation: Generation) -> PathBuf {
+        self.dir.join(format!("g{}", generation.0))
+    }
+
     /// Makes what is missing, all before anything is written into any: where one is missing of a generation
     /// that was made and another was used, somebody took it away, and whatever it held with it.
-    fn make_directories(
-        &self,
-        generations: &[GenerationRecord],
-    ) -> Result<Vec<(Name, PathBuf)>, OpenError> {
-        let mut directories = Vec::new();
-        for one in generations {
-            let shards = (0..one.shards).map(ShardId);
-            directories.extend(shards.map(|id| {
-                let dir = shard_directory(self.dir, one.generation, id);
-                (Name(one.generation, id), dir, one.made)
-            }));
-        }
+    fn make_directories(&self, directories: &[Directory]) -> Result<(), OpenError> {
         let mut missing = None;
         let mut is_used = false;
-        for (_, dir, was_made) in &directories {
-            match self.exists(dir)? {
-                true => is_used |= self.exists(&dir.join(MARK))?,
-                false => missing = missing.or(Some(dir).filter(|_| *was_made)),
+        for Directory { path, was_made, .. } in directories {
+            match self.exists(path)? {
+                true => is_used |= self.exists(&path.join(MARK))?,
+                false => missing = missing.or(Some(path).filter(|_| *was_made)),
             }
         }
         if let Some(missing) = missing.filter(|_| is_used) {
             return Err(unusable(missing, MISSING));
         }
-        for (_, dir, _) in &directories {
-            for path in dir.parent().into_iter().chain([dir.as_path()]) {
+        for Directory { path, .. } in directories {
+            for path in path.parent().into_iter().chain([path.as_path()]) {
                 let made = self.disk.create_directory(path);
                 made.map_err(|error| unusable(path, error))?;
             }
         }
-        let directories = directories.into_iter();
-        Ok(directories.map(|(name, dir, _)| (name, dir)).collect())
+        Ok(())
+    }
+
+    /// Puts the files of shards in order; `sharing` of them share what is bounded for the store.
+    fn recover(
+        &self,
+        directories: &[Directory],
+        sharing: u16,
+    ) -> Result<Vec<Recovering>, OpenError> {
+        let options = self.options.share(sharing);
+        open_all(directories.iter().map(|directory| Surroundings {
+            generation: directory.name.0,
+            id: directory.name.1,
+            dir: directory.path.clone(),
+            options: options.clone(),
+            disk: Arc::clone(&self.disk),
+            clock: Arc::clone(&self.clock),
+            space: Arc::clone(&self.space),
+            catalog: Arc::clone(&self.catalog),
+            window: Arc::clone(&self.window),
+            bells: Arc::clone(&self.bells),
+            letters: Arc::clone(&self.letters),
+        }))
+    }
+
+    fn start(&self, recovering: Vec<Recovering>, newest: Generation) -> Result<Opened, OpenError> {
+        let (mut takers, mut threads) = (Vec::new(), Vec::new());
+        let mut generations: Vec<Shared> = Vec::new();
+        let mut recovery = Recovery::default();
+        let mut findings = Vec::new();
+        for one in recovering {
+            // Should one fail, those that run end: writers when their queues go, the others with `threads`.
+            let Running {
+                shard,
+                orders,
+                threads: started,
+                recovery: told,
+            } = match one.shard.generation == newest {
+                true => one.start()?,
+                false => one.rest()?,
+            };
+            recovery.unclean |= told.unclean;
+            recovery.unproven += told.unproven;
+            recovery.segments += told.segments;
+            findings.push((Arc::clone(&shard), told.findings));
+            threads.extend(started.map(|started| (Arc::clone(&shard), started)));
+            takers.extend(orders.map(|orders| Taker {
+                shard: Arc::clone(&shard),
+                queue: Queue::new(orders, shard.options.queue_bytes),
+            }));
+            match generations.last_mut() {
+                Some(last) if last.generation == shard.generation => last.shards.push(shard),
+                _ => generations.push(Shared {
+                    generation: shard.generation,
+                    shards: vec![shard],
+                }),
+            }
+        }
+        let generations = generations.into_iter().map(Arc::new).collect();
+        let map = Map::new(generations, self.catalog.retired_totals());
+        for (shard, found) in findings {
+            let named = found.into_iter().map(|one| map.named(&shard, one));
+            recovery.findings.extend(named);
+        }
+        Ok(Opened {
+            map,
+            takers: Takers(takers),
+            threads,
+            recovery,
+        })
     }
 
     fn exists(&self, path: &Path) -> Result<bool, OpenError> {
@@ -197,11 +312,19 @@ fn seed_of(path: &Path) -> Option<u64> {
 const FOREIGN: &str = "belongs to another data directory; nothing was changed. Put the right one back, or let \
                        `wayhold store repair` make one from the shards";
 
+/// The directory of a shard.
+struct Directory {
+    name: Name,
+    path: PathBuf,
+    /// Whether all files of its generation were made once.
+    was_made: bool,
+}
+
 /// Why a shard's directory is not simply made again.
 const MISSING: &str = "is missing although other shards were used; restore it, or make an empty \
                        directory to go on without whatever it held";
 
-fn unusable(path: &Path, reason: impl std::fmt::Display) -> OpenError {
+pub(crate) fn unusable(path: &Path, reason: impl std::fmt::Display) -> OpenError {
     OpenError::Unusable {
         path: path.to_owned(),
         reason: reason.to_string(),
@@ -225,53 +348,6 @@ fn open_all(
             .collect();
         opened.into_iter().collect()
     })
-}
-
-impl Opened {
-    fn start(recovering: Vec<Recovering>, newest: Generation) -> Result<Self, OpenError> {
-        let (mut queues, mut threads) = (Vec::new(), Vec::new());
-        let mut generations: Vec<Shared> = Vec::new();
-        let mut recovery = Recovery::default();
-        let mut findings = Vec::new();
-        for one in recovering {
-            let started = one.start().inspect_err(|_| {
-                // Those that run end: writers when their queues go, the others when they are told.
-                threads.iter().for_each(Threads::let_go);
-            });
-            let Running {
-                shard,
-                orders,
-                threads: started,
-                recovery: told,
-            } = started?;
-            recovery.unclean |= told.unclean;
-            recovery.unproven += told.unproven;
-            recovery.segments += told.segments;
-            findings.push((Arc::clone(&shard), told.findings));
-            threads.push(started);
-            if shard.generation == newest {
-                queues.push(Queue::new(orders, shard.options.queue_bytes));
-            }
-            match generations.last_mut() {
-                Some(last) if last.generation == shard.generation => last.shards.push(shard),
-                _ => generations.push(Shared {
-                    generation: shard.generation,
-                    shards: vec![shard],
-                }),
-            }
-        }
-        let shards = Shards::new(generations);
-        for (shard, found) in findings {
-            let named = found.into_iter().map(|one| shards.named(&shard, one));
-            recovery.findings.extend(named);
-        }
-        Ok(Self {
-            shards,
-            queues,
-            threads,
-            recovery,
-        })
-    }
 }
 
 /// Name of the lock's file in the data directory.

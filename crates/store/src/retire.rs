@@ -105,7 +105,7 @@ impl Store {
         crate::failpoint!("retire.before-ending");
         let now = inner.clock.now();
         let mut ended = 0;
-        for shard in inner.shards.all() {
+        for shard in inner.shards.map().all() {
             ended += shard.end_pending(record.lane, destination, pending, now)?;
         }
         crate::failpoint!("retire.before-record");

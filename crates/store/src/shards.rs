@@ -1,17 +1,31 @@
 //! The shards of a store: every generation of them in order. Says which shard a position or a key belongs
 //! to; what lies in a shard is the shard's own business.
+//!
+//! Generations come and go while the store runs: whoever needs them takes the map as it is at that moment,
+//! and sees a new one when it looks the next time.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use arc_swap::{ArcSwap, Guard};
 use wayhold_model::shard_map::shard_of;
-use wayhold_model::{Generation, Position, ShardId, hash};
+use wayhold_model::{Generation, LaneId, Position, ShardId, hash};
 
+use crate::delivery::LaneTotals;
 use crate::shard::core::Shard;
 
-/// All shards, oldest generation first; the newest takes new events.
+/// All shards, whichever there are.
 pub(crate) struct Shards {
-    generations: Vec<Shared>,
+    now: ArcSwap<Map>,
+}
+
+/// All shards at one moment, oldest generation first; the newest takes new events.
+pub(crate) struct Map {
+    generations: Vec<Arc<Shared>>,
+    /// What lanes counted in generations that are retired. Beside them, so that nothing is counted in both or
+    /// in neither.
+    retired: Vec<(LaneId, LaneTotals)>,
 }
 
 /// The shards of one generation, by number.
@@ -21,19 +35,79 @@ pub(crate) struct Shared {
 }
 
 impl Shards {
+    pub(crate) fn new(map: Map) -> Self {
+        map.share_retention();
+        Self {
+            now: ArcSwap::from_pointee(map),
+        }
+    }
+
+    /// The map as it is. Not to be kept: what is held on to costs every change a little.
+    pub(crate) fn now(&self) -> Guard<Arc<Map>> {
+        self.now.load()
+    }
+
+    /// The map as it is, to be kept.
+    pub(crate) fn map(&self) -> Arc<Map> {
+        self.now.load_full()
+    }
+
+    /// Puts another map in place; one at a time.
+    pub(crate) fn replace(&self, map: Map) {
+        map.share_retention();
+        self.now.store(Arc::new(map));
+    }
+}
+
+impl fmt::Debug for Shards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let map = self.now();
+        let names = map.all().map(|shard| Name(shard.generation, shard.id));
+        f.debug_list().entries(names).finish()
+    }
+}
+
+impl Map {
     /// At least one generation with at least one shard.
-    pub(crate) fn new(generations: Vec<Shared>) -> Self {
+    pub(crate) fn new(generations: Vec<Arc<Shared>>, retired: Vec<(LaneId, LaneTotals)>) -> Self {
         debug_assert!(
             generations
                 .last()
                 .is_some_and(|last| !last.shards.is_empty())
         );
-        Self { generations }
+        Self {
+            generations,
+            retired,
+        }
+    }
+
+    /// With one generation more, which takes new events from now on.
+    pub(crate) fn with(&self, newest: Arc<Shared>) -> Self {
+        let generations = self.generations.iter().cloned().chain([newest]);
+        Self::new(generations.collect(), self.retired.clone())
+    }
+
+    /// Without one that is retired; `retired` is what lanes counted in all that are.
+    pub(crate) fn without(
+        &self,
+        generation: Generation,
+        retired: Vec<(LaneId, LaneTotals)>,
+    ) -> Self {
+        let mut generations = self.generations.clone();
+        generations.retain(|one| one.generation != generation);
+        Self::new(generations, retired)
     }
 
     /// The generations, oldest first.
-    pub(crate) fn generations(&self) -> &[Shared] {
+    pub(crate) fn generations(&self) -> &[Arc<Shared>] {
         &self.generations
+    }
+
+    /// Those that take nothing any more, oldest first.
+    pub(crate) fn older(&self) -> &[Arc<Shared>] {
+        self.generations
+            .split_last()
+            .map_or(&[], |(_, older)| older)
     }
 
     /// The shards that take new events, by number.
@@ -50,12 +124,19 @@ impl Shards {
             .flat_map(|generation| &generation.shards)
     }
 
+    /// What a lane counted in generations that are retired.
+    pub(crate) fn retired(&self, lane: LaneId) -> LaneTotals {
+        let counted = self.retired.iter().find(|(other, _)| *other == lane);
+        counted.map_or_else(LaneTotals::default, |(_, totals)| *totals)
+    }
+
     /// Whether there are several: only then a finding has to say which one it concerns.
     pub(crate) fn are_several(&self) -> bool {
         self.all().nth(1).is_some()
     }
 
-    /// The shard of a position; `None` for one that no receipt of this store shows.
+    /// The shard of a position; `None` for one that no receipt of this store shows, or whose generation is
+    /// retired.
     pub(crate) fn of(&self, position: Position) -> Option<&Arc<Shard>> {
         self.generations
             .iter()
@@ -78,12 +159,25 @@ impl Shards {
             false => finding,
         }
     }
+
+    /// What is kept of resolved segments is bounded for the store: each shard has an equal share.
+    fn share_retention(&self) {
+        let count = self.all().count() as u64;
+        for shard in self.all() {
+            let share = shard.options.retention_bytes / count.max(1);
+            shard.retention_bytes.store(share, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Shared {
+    /// How many shards it has.
+    pub(crate) fn count(&self) -> u16 {
+        u16::try_from(self.shards.len()).unwrap_or(u16::MAX)
+    }
+
     fn place_of(&self, hash: u64) -> usize {
-        let count = u16::try_from(self.shards.len()).unwrap_or(u16::MAX);
-        usize::from(shard_of(hash, count).0)
+        usize::from(shard_of(hash, self.count()).0)
     }
 }
 

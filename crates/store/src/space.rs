@@ -266,6 +266,9 @@ mod tests {
         fn len(&self, _: &Path) -> io::Result<u64> {
             Ok(self.held.load(Ordering::Relaxed))
         }
+        fn remove_directory(&self, path: &Path) -> io::Result<()> {
+            SystemDisk.remove_directory(path)
+        }
         fn create_directory(&self, path: &Path) -> io::Result<()> {
             SystemDisk.create_directory(path)
         }

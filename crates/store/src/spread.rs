@@ -1,5 +1,11 @@
 //! Storing events in the shards that they belong to. A batch is split by shard, queued to each and awaited
 //! together: the syncs run side by side. Where only one shard takes new events nothing is split.
+//!
+//! Which shards take new events changes while requests are under way. A request holds on to those that it
+//! began with until all of it is queued; a writer whose queue nobody holds any more has had everything that
+//! will ever lie in its shard.
+
+use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use wayhold_model::shard_map::shard_of;
@@ -14,6 +20,15 @@ use crate::window::Reservations;
 
 /// What the queue charges an event for beside its bytes.
 const EVENT_OVERHEAD: usize = 256;
+
+/// The shards that take new events, by number; at least one.
+pub(crate) struct Takers(pub(crate) Vec<Taker>);
+
+/// A shard that takes new events, and the way to its writer.
+pub(crate) struct Taker {
+    pub(crate) shard: Arc<Shard>,
+    pub(crate) queue: Queue,
+}
 
 /// Where the events of a batch lie now.
 pub(crate) enum Stored {
@@ -54,44 +69,47 @@ impl Inner {
         events: Vec<Queued>,
         reservations: Reservations,
     ) -> Result<Stored, AppendError> {
-        let ([only], [queue]) = (self.shards.newest(), self.queues.as_slice()) else {
+        let takers = self.takers.load_full();
+        let [only] = takers.0.as_slice() else {
             // Boxed, so that requests of a store with one shard do not carry the room for it.
-            return Box::pin(self.spread(events, reservations)).await;
+            return Box::pin(self.spread(takers, events, reservations)).await;
         };
-        self.ready_in(only)?;
-        let room = queue.room(weight(&events)).await?;
+        self.ready_in(&only.shard)?;
+        let room = only.queue.room(weight(&events)).await?;
         // Whatever became of the store while this waited for ids and room.
         self.ready()?;
-        self.ready_in(only)?;
-        let stored = send(queue, events, reservations, room)?;
+        self.ready_in(&only.shard)?;
+        let stored = send(&only.queue, events, reservations, room)?;
+        let shard = Arc::clone(&only.shard);
+        drop(takers);
         let first = stored.await.map_err(|_| AppendError::Stopping)??;
-        Ok(Stored::From(only.position(first)))
+        Ok(Stored::From(shard.position(first)))
     }
 
     /// Splits a batch. Nothing is queued before every shard that it needs has room and can write, so that
     /// what is refused for a reason known beforehand is refused as a whole.
     async fn spread(
         &self,
+        takers: Arc<Takers>,
         events: Vec<Queued>,
         reservations: Reservations,
     ) -> Result<Stored, AppendError> {
         let count = events.len();
-        let shards = self.shards.newest();
         let can_write = |at: usize| {
-            let shard = shards.get(at);
-            shard.is_some_and(|shard| shard.condition.unavailable().is_none())
+            let taker = takers.0.get(at);
+            taker.is_some_and(|taker| taker.shard.condition.unavailable().is_none())
         };
-        let parts = split(events, shards.len(), can_write);
+        let parts = split(events, takers.0.len(), can_write);
         let mut rooms = Vec::with_capacity(parts.len());
         // In ascending order of shards, as everybody does, so that two batches never wait for each other.
         for part in &parts {
-            let (shard, queue) = self.taker(part)?;
-            self.ready_in(shard)?;
-            rooms.push(queue.room(weight(&part.events)).await?);
+            let taker = takers.of(part)?;
+            self.ready_in(&taker.shard)?;
+            rooms.push(taker.queue.room(weight(&part.events)).await?);
         }
         self.ready()?;
         for part in &parts {
-            self.ready_in(self.taker(part)?.0)?;
+            self.ready_in(&takers.of(part)?.shard)?;
         }
         let ids = parts.iter().map(|part| {
             let given = part.events.iter().filter(|event| event.new.identified);
@@ -100,10 +118,11 @@ impl Inner {
         let reservations = reservations.divide(ids.collect());
         let mut waiting = Vec::with_capacity(parts.len());
         for ((part, room), reservations) in parts.into_iter().zip(rooms).zip(reservations) {
-            let (shard, queue) = self.taker(&part)?;
-            let sent = send(queue, part.events, reservations, room);
-            waiting.push((shard, part.places, sent));
+            let taker = takers.of(&part)?;
+            let sent = send(&taker.queue, part.events, reservations, room);
+            waiting.push((Arc::clone(&taker.shard), part.places, sent));
         }
+        drop(takers);
         let mut positions = vec![None; count];
         let mut failure = None;
         for (shard, places, sent) in waiting {
@@ -119,23 +138,13 @@ impl Inner {
                         }
                     }
                 }
-                Err(error) => failure = failure.or(Some(self.named(shard, error))),
+                Err(error) => failure = failure.or(Some(self.named(&shard, error))),
             }
         }
         match failure {
             None => Ok(Stored::Each(positions.into_iter().flatten().collect())),
             Some(failure) if positions.iter().all(Option::is_none) => Err(failure),
             Some(failure) => Ok(Stored::Some(positions, failure)),
-        }
-    }
-
-    fn taker(&self, part: &Part) -> Result<(&Shard, &Queue), AppendError> {
-        let shard = self.shards.newest().get(part.shard);
-        let queue = self.queues.get(part.shard);
-        match (shard, queue) {
-            (Some(shard), Some(queue)) => Ok((shard, queue)),
-            // The map names no shard beyond the last.
-            _ => Err(AppendError::Stopping),
         }
     }
 
@@ -149,10 +158,24 @@ impl Inner {
     fn named(&self, shard: &Shard, error: AppendError) -> AppendError {
         match error {
             AppendError::Unavailable { reason } => AppendError::Unavailable {
-                reason: self.shards.named(shard, reason),
+                reason: self.shards.now().named(shard, reason),
             },
             other => other,
         }
+    }
+}
+
+impl Takers {
+    /// Tells the writers to commit what is queued and to end.
+    pub(crate) fn stop(&self) {
+        for taker in &self.0 {
+            taker.queue.stop();
+        }
+    }
+
+    fn of(&self, part: &Part) -> Result<&Taker, AppendError> {
+        // The map names no shard beyond the last.
+        self.0.get(part.shard).ok_or(AppendError::Stopping)
     }
 }
 

@@ -1,29 +1,32 @@
 //! The store's face: opens a data directory, takes events, finds them again, hands out lanes.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use wayhold_model::{Clock, DestinationId, LaneId, Position, hash};
 
 use crate::backlog::BacklogMeter;
+use crate::caretaker;
 use crate::catalog::{Catalog, CatalogError};
 use crate::delivery::{DeliveryState, LaneTotals};
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, ReadError};
 use crate::figures::{Figures, Found, Health, Recovery};
 use crate::lane::Lane;
-use crate::opening::{Opened, Opening, lock_directory};
+use crate::opening::{Ground, Opened, lock_directory, unusable};
 use crate::options::Options;
-use crate::progress::{DeadLetters, EventSource, LetterError};
-use crate::queue::Queue;
-use crate::shard::core::Bells;
+use crate::progress::{DeadLetters, EventSource, LetterError, ProgressSource};
+use crate::reshard::Changing;
+use crate::shard::core::{Bells, Shard};
 use crate::shard::open::Threads;
 use crate::shard::restore::reach;
 use crate::shards::Shards;
 use crate::space::Space;
+use crate::spread::Takers;
 use crate::window::Window;
 
 /// The embedded durable store; a cheap handle. `stop` ends it cleanly; without it the next start
@@ -35,22 +38,25 @@ pub struct Store {
 
 pub(crate) struct Inner {
     pub(crate) shards: Arc<Shards>,
-    /// Queues of the shards that take new events, by number.
-    pub(crate) queues: Vec<Queue>,
+    /// The shards that take new events.
+    pub(crate) takers: ArcSwap<Takers>,
+    /// What those of a later generation are opened with too.
+    pub(crate) ground: Ground,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) space: Arc<Space>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) disk: Arc<dyn Disk>,
     /// Held while a backup is made.
     pub(crate) backing_up: Mutex<()>,
-    bells: Arc<Bells>,
     /// Ids of all shards.
     pub(crate) window: Arc<Window>,
     pub(crate) stopping: AtomicBool,
-    pub(crate) dir: PathBuf,
-    options: Options,
     dead_letters: DeadLetters,
-    threads: Mutex<Vec<Threads>>,
+    /// Threads of shards that are not drained.
+    pub(crate) threads: Mutex<Vec<(Arc<Shard>, Threads)>>,
+    /// Held while the map of shards changes, and by whoever stops.
+    pub(crate) changing: Mutex<Changing>,
+    /// Held by the caretaker while it works.
+    caring: Mutex<()>,
     /// Held while the store is open.
     lock: Mutex<Option<File>>,
 }
@@ -124,52 +130,48 @@ impl Store {
         failpoint!("open.catalogue-opened");
         let bells = Arc::new(Bells::default());
         let window = Arc::new(Window::new(reach(&options, &catalog.generations())));
-        let opening = Opening {
-            dir,
-            options: &options,
-            disk: &disk,
-            clock: &clock,
-            space: &space,
-            catalog: &catalog,
-            bells: &bells,
-            window: &window,
+        let ground = Ground {
+            dir: dir.to_owned(),
+            options,
+            disk,
+            clock: Arc::clone(&clock),
+            space: Arc::clone(&space),
+            catalog: Arc::clone(&catalog),
+            bells,
+            window: Arc::clone(&window),
+            letters: Arc::default(),
         };
         let Opened {
-            shards,
-            queues,
+            map,
+            takers,
             threads,
             mut recovery,
-        } = opening.open()?;
+        } = ground.open()?;
         failpoint!("open.shards-opened");
         recovery.took = started.elapsed();
-        let shards = Arc::new(shards);
-        let inner = Inner {
+        let shards = Arc::new(Shards::new(map));
+        let inner = Arc::new(Inner {
             dead_letters: DeadLetters::new(
-                shards.all().map(|shard| shard.progress.clone()),
+                progress_of(Arc::clone(&shards)),
                 Arc::clone(&catalog),
                 events_of(Arc::clone(&shards)),
             ),
             shards,
-            queues,
+            takers: ArcSwap::from_pointee(takers),
+            ground,
             catalog,
             space,
             clock,
-            disk,
             backing_up: Mutex::default(),
-            bells,
             window,
             stopping: AtomicBool::new(false),
-            dir: dir.to_owned(),
-            options,
             threads: Mutex::new(threads),
+            changing: Mutex::default(),
+            caring: Mutex::default(),
             lock: Mutex::new(Some(lock)),
-        };
-        Ok((
-            Self {
-                inner: Arc::new(inner),
-            },
-            recovery,
-        ))
+        });
+        caretaker::start(&inner).map_err(|error| unusable(dir, error))?;
+        Ok((Self { inner }, recovery))
     }
 
     /// The seed of every hash that reaches the disk.
@@ -183,7 +185,7 @@ impl Store {
 
     /// How many shards take new events.
     pub fn shards(&self) -> usize {
-        self.inner.queues.len()
+        self.inner.takers.load().0.len()
     }
 
     /// Looks an event up by identity; may read the disk.
@@ -203,7 +205,7 @@ impl Store {
     /// # Errors
     /// A file cannot be read.
     pub fn event(&self, position: Position) -> Result<Option<Found>, ReadError> {
-        match self.inner.shards.of(position) {
+        match self.inner.shards.map().of(position) {
             Some(shard) => shard.found(position.sequence.0),
             None => Ok(None),
         }
@@ -218,7 +220,8 @@ impl Store {
         position: Position,
         destination: DestinationId,
     ) -> Result<DeliveryState, LetterError> {
-        let shard = self.inner.shards.of(position);
+        let map = self.inner.shards.map();
+        let shard = map.of(position);
         match (shard, self.inner.lane_of(destination)) {
             (Some(shard), Some(lane)) => shard.progress.delivery_state(lane, position.sequence),
             _ => Ok(DeliveryState::Pending),
@@ -229,7 +232,7 @@ impl Store {
     /// the catalogue does not know.
     pub fn lane(&self, destination: DestinationId) -> Option<Lane> {
         let id = self.inner.lane_of(destination)?;
-        let bell = self.inner.bells.of(destination);
+        let bell = self.inner.ground.bells.of(destination);
         Some(Lane::new(&self.inner.shards, id, destination, bell))
     }
 
@@ -239,10 +242,10 @@ impl Store {
         let Some(lane) = self.inner.lane_of(destination) else {
             return LaneTotals::default();
         };
-        let shards = self.inner.shards.all();
-        shards
+        let map = self.inner.shards.map();
+        map.all()
             .map(|shard| shard.totals(lane, destination))
-            .fold(LaneTotals::default(), LaneTotals::plus)
+            .fold(map.retired(lane), LaneTotals::plus)
     }
 
     /// What measures how much is pending, for limits on it, and how old it is, where somebody asks.
@@ -263,7 +266,7 @@ impl Store {
     /// Whether it can durably accept, and what is not as it should be. While one shard still accepts,
     /// the store does: the others are named as findings, and refuse what belongs to them.
     pub fn health(&self) -> Health {
-        let shards = &self.inner.shards;
+        let shards = self.inner.shards.map();
         let mut stuck: Vec<String> = Vec::new();
         for shard in shards.newest() {
             let reason = shard.condition.unavailable();
@@ -292,15 +295,17 @@ impl Store {
 
     /// Sizes and counts for metrics and status.
     pub fn figures(&self) -> Figures {
-        let shards = self.inner.shards.all().map(|shard| shard.figures());
+        let map = self.inner.shards.map();
+        let shards = map.all().map(|shard| shard.figures());
         let mut figures = shards.fold(Figures::default(), Figures::plus);
-        let queued = self.inner.queues.iter().map(|queue| queue.queued() as u64);
+        let takers = self.inner.takers.load();
+        let queued = takers.0.iter().map(|taker| taker.queue.queued() as u64);
         figures.queued_bytes = queued.sum();
-        figures.shards = self.inner.queues.len() as u64;
+        figures.shards = takers.0.len() as u64;
         figures.reserve_bytes = self.inner.space.reserve_bytes();
         figures.disk_free_bytes = self.inner.space.free();
         (figures.window_ids, figures.window_reach) = self.inner.remembered();
-        let catalog = ["catalog.db", "catalog.db-wal"].map(|name| self.inner.dir.join(name));
+        let catalog = ["catalog.db", "catalog.db-wal"].map(|name| self.inner.ground.dir.join(name));
         figures.state_bytes += catalog.iter().map(|path| file_bytes(path)).sum::<u64>();
         figures
     }
@@ -311,17 +316,22 @@ impl Store {
         if self.inner.stopping.swap(true, Ordering::AcqRel) {
             return;
         }
-        for queue in &self.inner.queues {
-            queue.stop();
-        }
-        let threads = &self.inner.threads;
-        let mut threads = threads.lock().unwrap_or_else(PoisonError::into_inner);
+        // It sees that the store stops before it does anything more.
+        drop(self.inner.caring());
+        let mut changing = self.inner.changing();
+        changing.stop();
+        self.inner.takers.load().stop();
+        drop(changing);
+        let map = self.inner.shards.map();
+        let mut threads = std::mem::take(&mut *self.inner.threads());
         std::thread::scope(|scope| {
-            for (threads, shard) in threads.iter_mut().zip(self.inner.shards.all()) {
-                scope.spawn(move || {
-                    threads.join(shard);
-                    shard.progress.stop();
-                });
+            for (shard, threads) in &mut threads {
+                scope.spawn(|| threads.join(shard));
+            }
+        });
+        std::thread::scope(|scope| {
+            for shard in map.all() {
+                scope.spawn(|| shard.progress.stop());
             }
         });
         failpoint!("stop.shards-stopped");
@@ -336,6 +346,18 @@ impl Store {
 }
 
 impl Inner {
+    pub(crate) fn changing(&self) -> MutexGuard<'_, Changing> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn caring(&self) -> MutexGuard<'_, ()> {
+        self.caring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn threads(&self) -> MutexGuard<'_, Vec<(Arc<Shard>, Threads)>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lane_of(&self, destination: DestinationId) -> Option<LaneId> {
         let record = self.catalog.destination(destination);
         record.map(|record| record.lane)
@@ -350,7 +372,7 @@ impl Inner {
             Some(format!(
                 "the disk has {} free bytes; accepting needs {}, begins again at {}, and has stopped since {}",
                 self.space.free(),
-                self.options.min_free_bytes(),
+                self.ground.options.min_free_bytes(),
                 self.space.mark(),
                 self.clock.now().before(stopped_for),
             ))
@@ -363,19 +385,23 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Threads end with the store also when nobody stopped it; what they hold is durable already.
-        for queue in &self.queues {
-            queue.stop();
-        }
-        let threads = self.threads.get_mut();
-        for threads in threads.unwrap_or_else(PoisonError::into_inner) {
-            threads.let_go();
-        }
+        self.takers.load().stop();
     }
 }
 
 /// Reads events for the letters that refer to them.
+fn progress_of(shards: Arc<Shards>) -> Arc<ProgressSource> {
+    Arc::new(move || {
+        let map = shards.now();
+        map.all().map(|shard| shard.progress.clone()).collect()
+    })
+}
+
 fn events_of(shards: Arc<Shards>) -> Arc<EventSource> {
-    Arc::new(move |position| shards.of(position)?.event(position.sequence.0).ok()?)
+    Arc::new(move |position| {
+        let map = shards.map();
+        map.of(position)?.event(position.sequence.0).ok()?
+    })
 }
 
 fn catalog_error(dir: &Path, error: CatalogError) -> OpenError {

@@ -394,6 +394,8 @@ enum Step {
     Kill,
     /// Stops the store and opens it again.
     Stop,
+    /// Makes new events go to so many shards.
+    Reshard(u16),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -402,6 +404,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (1_usize..20).prop_map(Step::Deliver),
         1 => Just(Step::Kill),
         1 => Just(Step::Stop),
+        2 => (1_u16..=4).prop_map(Step::Reshard),
     ]
 }
 
@@ -519,6 +522,10 @@ async fn play(shards: u16, steps: Vec<Step>) {
             }
             Step::Kill => run = run.again(true),
             Step::Stop => run = run.again(false),
+            Step::Reshard(shards) => {
+                run.store.set_shards(shards, "ada", None).unwrap();
+                assert_eq!(run.store.shards(), usize::from(shards));
+            }
         }
         let totals = run.store.totals(run.to[0]);
         assert_eq!(totals.accepted, u64::from(model.next));

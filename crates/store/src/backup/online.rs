@@ -80,10 +80,10 @@ struct Copying {
 
 impl<'a> Backup<'a> {
     fn begin(inner: &'a Inner, to: &Path, pace: &'a Pace<'a>) -> Result<Self, BackupError> {
-        outside(&inner.dir, to)?;
+        outside(&inner.ground.dir, to)?;
         Ok(Self {
             begun_at: inner.clock.now().as_micros(),
-            target: Target::begin(inner.disk.as_ref(), to, pace)?,
+            target: Target::begin(inner.ground.disk.as_ref(), to, pace)?,
             left_out: Vec::new(),
             inner,
         })
@@ -91,7 +91,10 @@ impl<'a> Backup<'a> {
 
     fn run(mut self, progress: &Progress) -> Result<Manifest, BackupError> {
         let generations = self.generations();
-        let mut copying: Vec<Copying> = self.inner.shards.all().map(Copying::of).collect();
+        let mut copying: Vec<Copying> = {
+            let map = self.inner.shards.map();
+            map.all().map(Copying::of).collect()
+        };
         let expected = copying.iter().map(Copying::bytes).sum();
         progress.expected.store(expected, Ordering::Relaxed);
         if self.target.free()? < expected {
@@ -241,7 +244,7 @@ impl<'a> Backup<'a> {
         let path = self.target.path(&name);
         let shard = &copying.shard;
         let owner = Owner::new(shard.generation, shard.id, shard.hash_seed);
-        let (mut file, _, _) = MarkFile::open(self.inner.disk.as_ref(), &path, owner)
+        let (mut file, _, _) = MarkFile::open(self.inner.ground.disk.as_ref(), &path, owner)
             .map_err(|error| self.target.unusable(error))?;
         file.write(&mark)
             .and_then(|()| file.sync())
@@ -259,7 +262,7 @@ impl<'a> Backup<'a> {
                     copy_connection(connection, to, vfs, after)
                 })
             })
-            .map_err(|error| source(&self.inner.dir.join("catalog.db"), &error))
+            .map_err(|error| source(&self.inner.ground.dir.join("catalog.db"), &error))
     }
 }
 

@@ -12,6 +12,9 @@ pub trait Calls: Send + Sync + std::fmt::Debug + 'static {
     /// Makes a directory; an error when there is something of that name.
     fn make_directory(&self, path: &Path) -> io::Result<()>;
 
+    /// Removes an empty directory.
+    fn remove_empty(&self, path: &Path) -> io::Result<()>;
+
     /// Whether there is a directory of that name.
     fn is_directory(&self, path: &Path) -> bool;
 
@@ -76,6 +79,14 @@ impl<C: Calls> Disk for C {
             {
                 Ok(())
             }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        match self.remove_empty(path) {
+            Ok(()) => sync_parent(self, path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
     }

@@ -19,6 +19,10 @@ impl Calls for SystemDisk {
         std::fs::create_dir(path)
     }
 
+    fn remove_empty(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_dir(path)
+    }
+
     fn is_directory(&self, path: &Path) -> bool {
         path.is_dir()
     }

@@ -1,5 +1,5 @@
 //! Reads one lane's deliveries of one shard in order: from memory at the tail, else by the lists of index
-//! files.
+//! files. Several readers may share a shard: then each reads the deliveries of its own keys.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,6 +8,7 @@ use wayhold_model::{DestinationId, LaneId, Sequence, StoredEvent};
 
 use crate::delivery::Delivery;
 use crate::error::ReadError;
+use crate::lane::places::Wanted;
 use crate::shard::core::Shard;
 use crate::shard::index_file::{IndexError, SharedIndex};
 use crate::shard::segment::Segment;
@@ -26,6 +27,16 @@ pub(super) struct ShardReader {
 }
 
 impl ShardReader {
+    /// The shard that it reads.
+    pub(super) fn shard(&self) -> &Arc<Shard> {
+        &self.shard
+    }
+
+    /// Everything up to here was read.
+    pub(super) fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
     pub(super) fn new(shard: Arc<Shard>, id: LaneId, destination: DestinationId) -> Self {
         let floor = shard.progress.view(id, |view| view.floor().0);
         // Everything stored before the lane was opened may have a past.
@@ -42,14 +53,18 @@ impl ShardReader {
 
     /// The next unresolved deliveries, if they are in memory. `Some(empty)`: nothing newer is stored.
     /// `None`: the next ones lie on disk, use `read`. Never blocks.
-    pub(super) fn read_cached(&mut self, max: usize) -> Option<Vec<Delivery>> {
+    pub(super) fn read_cached(&mut self, max: usize, wanted: &Wanted<'_>) -> Option<Vec<Delivery>> {
         loop {
             let mut events = Vec::new();
             let mut cursor = self.cursor;
             let destination = self.destination;
             let cached = self.shard.tail.each_after(self.cursor, |event| {
-                cursor = event.position.sequence.0;
-                if event.destinations.contains(destination) {
+                let sequence = event.position.sequence.0;
+                if sequence > wanted.through {
+                    return false;
+                }
+                cursor = sequence;
+                if event.destinations.contains(destination) && wanted.takes(event.key_hash) {
                     events.push(Arc::clone(event));
                 }
                 events.len() < max
@@ -71,13 +86,24 @@ impl ShardReader {
     ///
     /// # Errors
     /// A file cannot be read; reading again may help. Damaged rows are skipped and named in health.
-    pub(super) fn read(&mut self, max: usize) -> Result<Vec<Delivery>, ReadError> {
+    pub(super) fn read(
+        &mut self,
+        max: usize,
+        wanted: &Wanted<'_>,
+    ) -> Result<Vec<Delivery>, ReadError> {
         loop {
-            if let Some(deliveries) = self.read_cached(max) {
+            if self.cursor >= wanted.through {
+                return Ok(Vec::new());
+            }
+            if let Some(deliveries) = self.read_cached(max, wanted) {
                 self.walked = None;
                 return Ok(deliveries);
             }
-            let newest = self.shard.newest.load(Ordering::Acquire);
+            let newest = self
+                .shard
+                .newest
+                .load(Ordering::Acquire)
+                .min(wanted.through);
             let next = self.shard.segments().into_iter().find_map(|segment| {
                 let (_, last) = segment.span()?;
                 // What is newer is not shown yet: some of it may still be set aside.
@@ -89,7 +115,7 @@ impl ShardReader {
                 self.cursor = self.cursor.max(newest);
                 continue;
             };
-            let deliveries = self.read_segment(&segment, last, max)?;
+            let deliveries = self.read_segment(&segment, last, max, wanted)?;
             if !deliveries.is_empty() {
                 return Ok(deliveries);
             }
@@ -101,6 +127,7 @@ impl ShardReader {
         segment: &Segment,
         last: u64,
         max: usize,
+        wanted: &Wanted<'_>,
     ) -> Result<Vec<Delivery>, ReadError> {
         let shard = Arc::clone(&self.shard);
         if segment.is_indexed() {
@@ -133,7 +160,8 @@ impl ShardReader {
             Some(cut) if rows.len() < sequences.len() => *cut,
             _ => reached,
         };
-        Ok(self.unresolved(rows.into_iter().flatten().collect()))
+        let rows = rows.into_iter().flatten();
+        Ok(self.unresolved(rows.filter(|row| wanted.takes(row.key_hash)).collect()))
     }
 
     /// Joins events with their past; resolved ones are left out.

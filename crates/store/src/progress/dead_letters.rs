@@ -52,14 +52,17 @@ pub enum LetterError {
 /// The dead letters of a store; a cheap handle. All methods block.
 #[derive(Clone)]
 pub struct DeadLetters {
-    /// Progress of every shard; all number their letters together.
-    shards: Arc<[Progress]>,
+    /// Gives progress of every shard there is; all number their letters together.
+    shards: Arc<ProgressSource>,
     catalog: Arc<Catalog>,
     /// Gives the events that letters refer to.
     events: Arc<EventSource>,
     /// Operators' actions one after the other, so that what was checked still holds when it is done.
     actions: Arc<Mutex<()>>,
 }
+
+/// Gives the progress of every shard there is at the moment.
+pub(crate) type ProgressSource = dyn Fn() -> Vec<Progress> + Send + Sync;
 
 /// Reads the event at a position.
 pub(crate) type EventSource = dyn Fn(Position) -> Option<Arc<StoredEvent>> + Send + Sync;
@@ -81,12 +84,12 @@ impl std::fmt::Debug for DeadLetters {
 
 impl DeadLetters {
     pub(crate) fn new(
-        shards: impl IntoIterator<Item = Progress>,
+        shards: Arc<ProgressSource>,
         catalog: Arc<Catalog>,
         events: Arc<EventSource>,
     ) -> Self {
         Self {
-            shards: shards.into_iter().collect(),
+            shards,
             catalog,
             events,
             actions: Arc::default(),
@@ -130,7 +133,7 @@ impl DeadLetters {
         // Only numbers that were given before the first shard is read: a letter that came about while
         // the others are read might be shown before an earlier one of another shard, which whoever goes
         // on after it would never see.
-        let below = self.shards.first().map_or(0, Progress::next_letter);
+        let below = self.next_letter();
         let wanted = Wanted {
             destination,
             class: None,
@@ -139,7 +142,7 @@ impl DeadLetters {
             max,
         };
         let mut letters = Vec::new();
-        for shard in &*self.shards {
+        for shard in (self.shards)() {
             letters.extend(shard.list_letters(&wanted, after, &*self.events)?);
         }
         letters.sort_unstable_by_key(|letter| letter.id);
@@ -153,7 +156,7 @@ impl DeadLetters {
     /// `Unavailable`.
     pub fn counts(&self) -> Result<Vec<(DestinationId, String, u64)>, LetterError> {
         let mut counts = BTreeMap::new();
-        for shard in &*self.shards {
+        for shard in (self.shards)() {
             for (destination, class, count) in shard.count_letters()? {
                 *counts.entry((destination, class)).or_insert(0) += count;
             }
@@ -287,11 +290,11 @@ impl DeadLetters {
             class: which.class.clone(),
             content,
             // What becomes a letter meanwhile is left for the next time.
-            below: self.shards.first().map_or(0, Progress::next_letter),
+            below: self.next_letter(),
             max: LETTERS_PER_STEP,
         };
         let mut done = 0;
-        for shard in &*self.shards {
+        for shard in (self.shards)() {
             // Earlier actions must be in the file, since that is where letters are looked at.
             shard.require_durable()?;
             let mut after = None;
@@ -299,7 +302,7 @@ impl DeadLetters {
                 let rows = shard.letters_after(&wanted, after)?;
                 let Some(last) = rows.last() else { break };
                 after = Some(last.id);
-                done += act(shard, &rows);
+                done += act(&shard, &rows);
                 shard.require_durable()?;
             }
         }
@@ -307,7 +310,7 @@ impl DeadLetters {
     }
 
     /// A letter that is not under redrive, and the shard that has it.
-    fn idle(&self, id: u64) -> Result<(&Progress, LetterRow), LetterError> {
+    fn idle(&self, id: u64) -> Result<(Progress, LetterRow), LetterError> {
         let (shard, _) = self.row(id)?;
         // Earlier actions must be in the file, since that is where the letter is looked at.
         shard.require_durable()?;
@@ -318,11 +321,16 @@ impl DeadLetters {
         }
     }
 
+    /// Above every number that was given.
+    fn next_letter(&self) -> u64 {
+        (self.shards)().first().map_or(0, Progress::next_letter)
+    }
+
     /// A letter, and the shard that has it: nothing but the shards themselves knows which one that is,
     /// and people ask rarely.
-    fn row(&self, id: u64) -> Result<(&Progress, LetterRow), LetterError> {
+    fn row(&self, id: u64) -> Result<(Progress, LetterRow), LetterError> {
         let mut failure = LetterError::NotFound { id };
-        for shard in &*self.shards {
+        for shard in (self.shards)() {
             match shard.read_letter(id) {
                 Ok(Some(row)) => return Ok((shard, row)),
                 Ok(None) => {}
@@ -403,6 +411,19 @@ impl Progress {
                     |row| read(row, context),
                 )?
                 .collect::<rusqlite::Result<Vec<_>>>()
+        })
+    }
+
+    /// Whether there is any dead letter, under redrive or not. Blocking.
+    ///
+    /// # Errors
+    /// As of any look at them: then nobody knows.
+    pub(crate) fn has_letters(&self) -> Result<bool, LetterError> {
+        // Earlier changes must be in the file, since that is where it is looked.
+        self.require_durable()?;
+        self.read_letters(|connection| {
+            let any = "SELECT EXISTS (SELECT 1 FROM dead_letters)";
+            connection.query_row(any, [], |row| row.get(0))
         })
     }
 

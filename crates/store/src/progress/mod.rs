@@ -22,8 +22,8 @@ mod examine;
 mod handle;
 mod letter_rows;
 
-pub(crate) use dead_letters::EventSource;
 pub use dead_letters::{DeadLetters, LetterError, LetterSelection};
+pub(crate) use dead_letters::{EventSource, ProgressSource};
 pub(crate) use examine::Examined;
 pub use handle::NotDurable;
 pub(crate) use handle::{Opened, Progress, ProgressOptions};

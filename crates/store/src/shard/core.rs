@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use wayhold_model::{
-    Clock, DestinationId, Generation, LaneId, Position, Sequence, ShardId, StoredEvent,
+    Clock, DestinationId, Generation, LaneId, Position, Sequence, ShardId, StoredEvent, Timestamp,
 };
 
 use super::readers::{Readers, RowsError};
@@ -52,6 +52,10 @@ pub(crate) struct Shard {
     pub(crate) newest: AtomicU64,
     /// The newest sequence of which a delivery was set aside when it was stored.
     pub(crate) set_aside_until: AtomicU64,
+    /// Whether nothing is added any more: then `newest` is the end.
+    pub(crate) closed: AtomicBool,
+    /// Bytes of resolved segments that it may keep: its share of the store's.
+    pub(crate) retention_bytes: AtomicU64,
     /// Whether the last run ended without a clean stop.
     pub(crate) unclean: bool,
     /// Wakes the keeper before its next round, and whoever waits for the keeper after it.
@@ -73,6 +77,23 @@ impl Shard {
     /// Whether a position is one of this shard's.
     pub(crate) fn holds(&self, position: Position) -> bool {
         (position.generation, position.shard) == (self.generation, self.id)
+    }
+
+    /// Whether nothing is added any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing is added any more, and nothing of what it holds is unresolved.
+    pub(crate) fn is_drained(&self) -> bool {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        self.is_closed() && segments.is_empty()
+    }
+
+    /// When its newest event was accepted; store time goes on from there.
+    pub(crate) fn newest_at(&self) -> Timestamp {
+        let newest = self.known().iter().map(|segment| segment.newest()).max();
+        Timestamp::from_micros(newest.unwrap_or(0))
     }
 
     /// The lane of a destination; `None` for one that the catalogue does not know.
@@ -270,6 +291,14 @@ impl Bells {
     pub(crate) fn of(&self, destination: DestinationId) -> Arc<Notify> {
         let mut bells = self.bells.write().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(bells.entry(destination).or_default())
+    }
+
+    /// Rings for all lanes: there may be something for them where there was nothing.
+    pub(crate) fn ring_all(&self) {
+        let bells = self.bells.read().unwrap_or_else(PoisonError::into_inner);
+        for bell in bells.values() {
+            bell.notify_one();
+        }
     }
 
     /// Rings for these lanes.

@@ -287,7 +287,7 @@ fn drop_empty(shard: &Shard, segment: &Segment) -> bool {
 }
 
 /// Unlinks index files whose every id has left the window, by time or by number.
-fn forget(shard: &Shard) {
+pub(crate) fn forget(shard: &Shard) {
     let oldest = shard.clock.now().as_micros();
     let oldest = oldest.saturating_sub(shard.window.reach().micros);
     shard.window.expire(oldest);

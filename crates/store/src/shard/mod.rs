@@ -22,6 +22,6 @@ pub(crate) mod mark;
 mod mend;
 pub(crate) mod preparer;
 pub(crate) mod readers;
-mod remover;
+pub(crate) mod remover;
 mod retention;
 pub(crate) mod tail;

@@ -8,7 +8,7 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use wayhold_model::{Clock, Generation, LaneId, Sequence, ShardId};
+use wayhold_model::{Clock, Generation, LaneId, Sequence, ShardId, Timestamp};
 
 use super::core::{Bells, Commits, Condition, Gate, Shard};
 use super::keeper;
@@ -18,9 +18,9 @@ use super::readers::Readers;
 use super::recovery::{Opening, Recovered};
 use super::remover;
 use super::tail::Tail;
-use super::writer::{Order, Start, Writer};
+use super::writer::{self, Order, Start, Writer};
 use crate::catalog::Catalog;
-use crate::disk::Disk;
+use crate::disk::{Disk, unlink_database};
 use crate::error::OpenError;
 use crate::figures::Recovery;
 use crate::options::Options;
@@ -64,13 +64,14 @@ pub(crate) struct Recovering {
 /// A shard that runs.
 pub(crate) struct Running {
     pub(crate) shard: Arc<Shard>,
-    /// Where its writer takes requests from.
-    pub(crate) orders: Sender<Order>,
-    pub(crate) threads: Threads,
+    /// Where its writer takes requests from, if it has one.
+    pub(crate) orders: Option<Sender<Order>>,
+    pub(crate) threads: Option<Threads>,
     pub(crate) recovery: Recovery,
 }
 
-/// The threads of a shard.
+/// The threads of a shard. Should they be dropped, those beside the writer end by themselves.
+#[derive(Default)]
 pub(crate) struct Threads {
     writer: Option<JoinHandle<()>>,
     others: Vec<JoinHandle<()>>,
@@ -159,6 +160,9 @@ impl Surroundings {
             segments: RwLock::new(recovered.segments),
             retained: RwLock::new(Vec::new()),
             remembered: RwLock::new(recovered.remembered),
+            closed: AtomicBool::new(false),
+            // Until it is known how many share it.
+            retention_bytes: AtomicU64::new(self.options.retention_bytes),
             unclean: recovered.unclean,
             hash_seed: self.catalog.hash_seed(),
             dir: self.dir,
@@ -185,12 +189,65 @@ impl Surroundings {
 }
 
 impl Recovering {
+    /// Store time, which goes on from here.
+    pub(crate) fn store_time(&self) -> Timestamp {
+        self.start.now
+    }
+
+    /// Store time never moves backwards, and no shard is behind another one that came before it.
+    pub(crate) fn not_before(&mut self, time: Timestamp) {
+        self.start.now = self.start.now.max(time);
+    }
+
     /// Starts the shard's threads: from now on it takes events.
     pub(crate) fn start(self) -> Result<Running, OpenError> {
+        self.run(|shard, start, next| {
+            let threads = Threads::default();
+            let (orders, threads) = threads.with_writer(shard, start, next)?;
+            Ok((Some(orders), Some(threads.with_keepers(shard)?)))
+        })
+    }
+
+    /// Closes the shard: it takes no more events and has no writer; nor has it any other thread where all
+    /// that it holds is resolved.
+    pub(crate) fn rest(self) -> Result<Running, OpenError> {
+        self.run(|shard, start, _| {
+            let Start {
+                active,
+                mut mark_file,
+                mut mark,
+                ..
+            } = start;
+            let segment = Arc::clone(&active.segment);
+            writer::close(shard, active);
+            if segment.rows() == 0 {
+                shard.forget_empty(&segment);
+                unlink_database(shard.disk.as_ref(), &segment.path)?;
+            }
+            // Nothing is written to its segments any more; the newest generation says how the run ended.
+            mark.clean = true;
+            mark_file.write(&mark)?;
+            mark_file.sync()?;
+            let threads = match shard.is_drained() {
+                true => None,
+                false => Some(Threads::default().with_keepers(shard)?),
+            };
+            Ok((None, threads))
+        })
+    }
+
+    fn run(
+        self,
+        start: impl FnOnce(
+            &Arc<Shard>,
+            Start,
+            (Recipe, u64),
+        ) -> std::io::Result<(Option<Sender<Order>>, Option<Threads>)>,
+    ) -> Result<Running, OpenError> {
         let shard = self.shard;
         shard.restore_base(&self.saved);
         let findings = [shard.condition.findings(), self.findings].concat();
-        let (orders, threads) = start_threads(&shard, self.start, (self.recipe, self.next_number))
+        let (orders, threads) = start(&shard, self.start, (self.recipe, self.next_number))
             .map_err(|error| OpenError::Unusable {
                 path: shard.dir.clone(),
                 reason: error.to_string(),
@@ -205,44 +262,6 @@ impl Recovering {
             },
         })
     }
-}
-
-fn start_threads(
-    shard: &Arc<Shard>,
-    start: Start,
-    (recipe, next_number): (Recipe, u64),
-) -> std::io::Result<(Sender<Order>, Threads)> {
-    let (orders, received) = mpsc::channel();
-    let stop = Arc::new(AtomicBool::new(false));
-    let (prepared, preparing) = preparer::start(recipe, next_number, Arc::clone(&stop))?;
-    let mark = shard.disk.overwrite(&shard.dir.join(MARK))?;
-    let writer = Writer::new(Arc::clone(shard), received, prepared, start);
-    let panics = NamesPanic(Arc::clone(shard));
-    let writer = spawn(&thread_name(shard, "writer"), move || {
-        let _named = panics;
-        writer.run();
-    })?;
-    let (kept, until) = (Arc::clone(shard), Arc::clone(&stop));
-    let keeping = spawn(&thread_name(shard, "keeper"), move || {
-        keeper::run(&kept, mark.as_ref(), &until);
-    })?;
-    let (closed, until) = (Arc::clone(shard), Arc::clone(&stop));
-    let checkpointing = spawn(&thread_name(shard, "checkpoint"), move || {
-        keeper::run_checkpoints(&closed, &until);
-    })?;
-    let (resolved, until) = (Arc::clone(shard), Arc::clone(&stop));
-    let removing = spawn(&thread_name(shard, "remove"), move || {
-        remover::run(&resolved, &until);
-    })?;
-    let others = vec![preparing, keeping, checkpointing, removing];
-    Ok((
-        orders,
-        Threads {
-            writer: Some(writer),
-            others,
-            stop,
-        },
-    ))
 }
 
 /// Held by the writer's thread: should it panic, readiness says so, since nothing can be accepted until a
@@ -268,6 +287,44 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
 }
 
 impl Threads {
+    fn with_writer(
+        mut self,
+        shard: &Arc<Shard>,
+        start: Start,
+        (recipe, next_number): (Recipe, u64),
+    ) -> std::io::Result<(Sender<Order>, Self)> {
+        let (orders, received) = mpsc::channel();
+        let (prepared, preparing) = preparer::start(recipe, next_number, Arc::clone(&self.stop))?;
+        self.others.push(preparing);
+        let writer = Writer::new(Arc::clone(shard), received, prepared, start);
+        let panics = NamesPanic(Arc::clone(shard));
+        self.writer = Some(spawn(&thread_name(shard, "writer"), move || {
+            let _named = panics;
+            writer.run();
+        })?);
+        Ok((orders, self))
+    }
+
+    fn with_keepers(mut self, shard: &Arc<Shard>) -> std::io::Result<Self> {
+        let mark = shard.disk.overwrite(&shard.dir.join(MARK))?;
+        let (kept, until) = (Arc::clone(shard), Arc::clone(&self.stop));
+        self.others
+            .push(spawn(&thread_name(shard, "keeper"), move || {
+                keeper::run(&kept, mark.as_ref(), &until);
+            })?);
+        let (closed, until) = (Arc::clone(shard), Arc::clone(&self.stop));
+        self.others
+            .push(spawn(&thread_name(shard, "checkpoint"), move || {
+                keeper::run_checkpoints(&closed, &until);
+            })?);
+        let (resolved, until) = (Arc::clone(shard), Arc::clone(&self.stop));
+        self.others
+            .push(spawn(&thread_name(shard, "remove"), move || {
+                remover::run(&resolved, &until);
+            })?);
+        Ok(self)
+    }
+
     /// Waits for the writer, which was told to stop, then ends the others.
     pub(crate) fn join(&mut self, shard: &Shard) {
         join(self.writer.take());
@@ -285,6 +342,12 @@ impl Threads {
         for other in &self.others {
             other.thread().unpark();
         }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 

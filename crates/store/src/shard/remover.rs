@@ -30,16 +30,21 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// Removes segments until told to stop.
 pub(crate) fn run(shard: &Shard, stop: &AtomicBool) {
-    let pace = Pace { shard, stop };
     while !stop.load(Ordering::Acquire) {
-        for segment in due(shard) {
-            pace.remove(&segment);
-            if stop.load(Ordering::Acquire) {
-                return;
-            }
-        }
+        run_once(shard, stop);
         // Not a sleep: whoever stops the store ends it.
         std::thread::park_timeout(LOOK_EVERY);
+    }
+}
+
+/// Removes what is due, or stops in the middle when told to.
+pub(crate) fn run_once(shard: &Shard, stop: &AtomicBool) {
+    let pace = Pace { shard, stop };
+    for segment in due(shard) {
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        pace.remove(&segment);
     }
 }
 
@@ -61,7 +66,7 @@ fn due(shard: &Shard) -> Vec<Arc<Segment>> {
         .collect();
     let limits = Limits {
         time: shard.options.retention,
-        bytes: shard.options.retention_bytes,
+        bytes: shard.retention_bytes.load(Ordering::Relaxed),
         wanted: shard.space.wanted(),
     };
     let over = over(&kept, limits);
@@ -228,7 +233,8 @@ mod tests {
         store_events(&store, 24).await;
         let retained = || store.figures().segments_retained;
         eventually("three are resolved", || retained() == 3);
-        let shard = store.inner().shards.all().next().unwrap();
+        let map = store.inner().shards.map();
+        let shard = map.all().next().unwrap();
         assert!(shard.event(9).unwrap().is_some());
         let reader = shard.readers.cached(2).unwrap();
         clock

@@ -53,6 +53,18 @@ impl Tail {
         drop(dropped);
     }
 
+    /// Lets go of everything: it is read from the disk from now on.
+    pub(crate) fn clear(&self) {
+        let mut inner = self.lock();
+        if let Some(newest) = inner.events.back() {
+            inner.covers_from = newest.position.sequence.0 + 1;
+        }
+        inner.bytes = 0;
+        let dropped = std::mem::take(&mut inner.events);
+        drop(inner);
+        drop(dropped);
+    }
+
     /// Calls `take` with every event above `after` in order until it returns false. `false` when some
     /// of them are no longer cached: then nothing was taken.
     pub(crate) fn each_after(
@@ -145,5 +157,9 @@ mod tests {
         assert_eq!(after(&tail, 10), None, "11 and 12 were dropped for space");
         assert_eq!(after(&tail, 12), Some(vec![15, 16, 17]));
         assert!(tail.get(16).is_some() && tail.get(12).is_none() && tail.get(14).is_none());
+        tail.clear();
+        assert_eq!((after(&tail, 16), after(&tail, 17)), (None, Some(vec![])));
+        tail.push([18].map(event).into_iter());
+        assert_eq!(after(&tail, 17), Some(vec![18]));
     }
 }

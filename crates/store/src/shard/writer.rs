@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -26,6 +26,7 @@ use crate::connection::Fault;
 use crate::delivery::{NewEvent, SetAside};
 use crate::error::AppendError;
 use crate::options::{CHECKPOINTS_WAITING_MAX, UNINDEXED_MAX};
+use crate::shards::Name;
 use crate::window::{Placed, Reservations};
 
 /// Events of one request on their way to the disk.
@@ -84,8 +85,10 @@ pub(crate) struct Writer {
     next: u64,
     /// Store time: never moves backwards.
     now: Timestamp,
-    /// Whether it was told to stop.
+    /// Whether it is to end.
     stopping: bool,
+    /// Whether nothing will ever be queued again: the shard is closed.
+    closing: bool,
     /// Reused between groups.
     rows: Vec<Row>,
 }
@@ -133,11 +136,12 @@ impl Writer {
             next,
             now,
             stopping: false,
+            closing: false,
             rows: Vec::new(),
         }
     }
 
-    /// Runs until it is told to stop, then leaves a clean mark.
+    /// Runs until it is told to stop, or nobody can queue anything any more; then leaves a clean mark.
     pub(crate) fn run(mut self) {
         let mut group = Vec::new();
         while !self.stopping {
@@ -156,6 +160,19 @@ impl Writer {
         if let Err(error) = self.mark_file.sync() {
             error!(%error, "the mark cannot be synced; the next start counts as unclean");
         }
+        if self.closing {
+            self.close();
+        }
+    }
+
+    /// Everything that will ever lie in this shard is committed: the keeper seals the last segment, and lanes
+    /// know where the end is.
+    fn close(self) {
+        let Self { shard, active, .. } = self;
+        close(&shard, active);
+        shard.bells.ring_all();
+        shard.keeper.wake();
+        info!(shard = %Name(shard.generation, shard.id), "closed: takes no more events, and drains");
     }
 
     /// Waits for requests and takes what is queued, up to the size of a group.
@@ -173,7 +190,10 @@ impl Writer {
         let mut order = match self.orders.recv_timeout(wait) {
             Ok(order) => order,
             Err(RecvTimeoutError::Timeout) => return,
-            Err(RecvTimeoutError::Disconnected) => Order::Stop,
+            Err(RecvTimeoutError::Disconnected) => {
+                self.end();
+                return;
+            }
         };
         loop {
             match order {
@@ -196,6 +216,11 @@ impl Writer {
                 Err(_) => return,
             }
         }
+    }
+
+    /// Nobody holds the other end of the queue any more.
+    fn end(&mut self) {
+        (self.stopping, self.closing) = (true, true);
     }
 
     fn commit(&mut self, group: &mut Vec<Request>) {
@@ -486,14 +511,29 @@ impl Writer {
     fn refuse_queued(&mut self) {
         let reason = self.shard.condition.unavailable().unwrap_or_default();
         let mut group = Vec::new();
-        while let Ok(order) = self.orders.try_recv() {
-            match order {
-                Order::Append(request) => group.push(request),
-                Order::Stop => self.stopping = true,
+        loop {
+            match self.orders.try_recv() {
+                Ok(Order::Append(request)) => group.push(request),
+                Ok(Order::Stop) => self.stopping = true,
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    self.end();
+                    break;
+                }
             }
         }
         Self::refuse(&mut group, &AppendError::Unavailable { reason });
     }
+}
+
+/// Ends the last segment of a shard to which nothing is added any more.
+pub(crate) fn close(shard: &Shard, active: Active) {
+    let Active { file, segment, .. } = active;
+    // The connection goes first: a closed segment has a checkpointer or a writer, never both.
+    drop(file);
+    let now = shard.clock.now().as_micros().max(1);
+    segment.closed_at.store(now, Ordering::Release);
+    shard.closed.store(true, Ordering::Release);
 }
 
 /// Notes how far a segment is synced; remembers the newest few segments.

@@ -51,6 +51,10 @@ impl Calls for MortalDisk {
         self.change(path)?;
         SystemDisk.make_directory(path)
     }
+    fn remove_empty(&self, path: &Path) -> io::Result<()> {
+        self.change(path)?;
+        SystemDisk.remove_empty(path)
+    }
     fn is_directory(&self, path: &Path) -> bool {
         SystemDisk.is_directory(path)
     }

@@ -61,7 +61,12 @@ pub fn occupied(dir: &Path) -> u64 {
 
 impl Disk for HookedDisk {
     fn create_directory(&self, path: &Path) -> io::Result<()> {
+        (self.before)("create_directory", path)?;
         SystemDisk.create_directory(path)
+    }
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        (self.before)("remove_directory", path)?;
+        SystemDisk.remove_directory(path)
     }
     fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
         SystemDisk.list(directory)

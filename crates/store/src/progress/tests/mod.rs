@@ -16,8 +16,8 @@ use wayhold_model::{
     Sequence, ShardId, StoredEvent, Timestamp,
 };
 
-use super::DeadLetters;
 use super::handle::{Opened, Progress, ProgressOptions};
+use super::{DeadLetters, ProgressSource};
 use crate::catalog::Catalog;
 use crate::delivery::{AttemptRecord, DeliveryState, Resolution};
 use crate::disk::SystemDisk;
@@ -93,7 +93,7 @@ impl Shard {
     fn letters(&self) -> DeadLetters {
         let catalog = Catalog::open(self.folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap();
         DeadLetters::new(
-            [self.progress.clone()],
+            progress_of(&self.progress),
             Arc::new(catalog),
             Arc::new(|position| Some(event(position.sequence.0))),
         )
@@ -116,6 +116,11 @@ impl Clock for Fixed {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(5)
     }
+}
+
+fn progress_of(progress: &Progress) -> Arc<ProgressSource> {
+    let progress = progress.clone();
+    Arc::new(move || vec![progress.clone()])
 }
 
 fn event(sequence: u64) -> Arc<StoredEvent> {

@@ -177,7 +177,7 @@ fn what_an_operator_does_is_audited_and_on_disk_when_it_returns() {
     let catalog =
         Arc::new(Catalog::open(shard.folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap());
     let letters = DeadLetters::new(
-        [shard.progress.clone()],
+        progress_of(&shard.progress),
         Arc::clone(&catalog),
         Arc::new(|_| None),
     );
