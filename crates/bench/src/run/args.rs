@@ -28,6 +28,9 @@ const APART: &[Part] = &[
     kafka::PART,
 ];
 
+/// What takes longer still: only where it is named, or nothing is measured.
+const NAMED: &[Part] = &[restart::SHARDS];
+
 /// Arguments of `run`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -85,7 +88,7 @@ pub fn main(args: &Args) -> Result<(), BenchError> {
 }
 
 fn parts() -> impl Iterator<Item = &'static Part> {
-    PARTS.iter().chain(APART)
+    PARTS.iter().chain(APART).chain(NAMED)
 }
 
 fn rounds(plan: &Plan, wanted: &Wanted, folder: &Path) -> Result<Figures, BenchError> {
@@ -111,7 +114,11 @@ fn rounds(plan: &Plan, wanted: &Wanted, folder: &Path) -> Result<Figures, BenchE
             (part.round)(&round(number), &mut figures)?;
         }
     }
-    for part in chosen(APART) {
+    let named = match plan.is_smoke || wanted.is_by_name() {
+        true => chosen(NAMED),
+        false => Vec::new(),
+    };
+    for part in chosen(APART).into_iter().chain(named) {
         tell(&format!("apart: {}", part.names.join(" ")));
         (part.round)(&round(0), &mut figures)?;
     }

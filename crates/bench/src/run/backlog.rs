@@ -46,19 +46,24 @@ pub struct Backlog {
     folder: PathBuf,
 }
 
-/// Fills all of them: one without anything pending, and one that grows.
-pub fn prepare(plan: &Plan, folder: &Path) -> Result<Vec<Backlog>, BenchError> {
+/// Fills all of them: one without anything pending, and one that grows; `flags` are the server's.
+pub fn prepare(
+    plan: &Plan,
+    (backlogs, flags): (&[(&'static str, u64)], &[&str]),
+    folder: &Path,
+) -> Result<Vec<Backlog>, BenchError> {
+    let sizes = backlogs;
     let empty = folder.join("empty");
-    let mut backlogs = vec![leave(plan, ("empty", false), &empty, folder)?];
+    let mut backlogs = vec![leave(plan, ("empty", false), flags, (&empty, folder))?];
     std::fs::remove_dir_all(&empty)?;
     let grown = folder.join("grown");
     let mut pending = 0;
-    for (name, events) in plan.backlogs {
-        let server = Server::start("wayhold", &grown, &plan.serve("wayhold", &[]))?;
+    for &(name, events) in sizes {
+        let server = Server::start("wayhold", &grown, &plan.serve("wayhold", flags))?;
         fill(&server, events - pending, name)?;
         server.stop()?;
         pending = events;
-        backlogs.push(leave(plan, (name, true), &grown, folder)?);
+        backlogs.push(leave(plan, (name, true), flags, (&grown, folder))?);
     }
     std::fs::remove_dir_all(&grown)?;
     Ok(backlogs)
@@ -78,15 +83,17 @@ fn fill(server: &Server, events: u64, prefix: &str) -> Result<(), BenchError> {
 fn leave(
     plan: &Plan,
     (name, is_pending): (&'static str, bool),
-    data: &Path,
-    folder: &Path,
+    flags: &[&str],
+    (data, folder): (&Path, &Path),
 ) -> Result<Backlog, BenchError> {
     let backlog = Backlog {
         name,
         is_pending,
         folder: folder.to_owned(),
     };
-    let flags = plan.serve("wayhold", if is_pending { &[] } else { &["--deliver"] });
+    let delivering = (!is_pending).then_some("--deliver");
+    let flags: Vec<&str> = flags.iter().copied().chain(delivering).collect();
+    let flags = plan.serve("wayhold", &flags);
     for ending in Ending::ALL {
         let server = Server::start("wayhold", data, &flags)?;
         let prefix = format!("{name}-{}", ending.as_str());
@@ -103,7 +110,8 @@ fn leave(
     Ok(backlog)
 }
 
-/// Fills the active segment to this share of its limit; the server has just begun it.
+/// Fills the active segment, the fullest of several shards', to this share of its limit; the server has just
+/// begun it.
 fn commit_one_by_one(
     server: &Server,
     data: &Path,

@@ -27,6 +27,8 @@ pub struct Plan {
     pub backlog_classic: u64,
     /// Backlogs that a server starts on, by name.
     pub backlogs: [(&'static str, u64); 3],
+    /// The same of a server with several shards.
+    pub backlogs_of_shards: [(&'static str, u64); 2],
     /// How full the last segment of each is, of its limit.
     pub last_segment: f64,
     /// Events of many keys, and of one key, that go to Kafka in a round.
@@ -58,6 +60,7 @@ impl Plan {
                 ("backlog2m", 2_000_000),
                 ("backlog4m", 4_000_000),
             ],
+            backlogs_of_shards: [("backlog500k", 500_000), ("backlog5m", 5_000_000)],
             last_segment: 0.9,
             kafka_backlog: 120_000,
             kafka_one_key: 10_000,
@@ -85,6 +88,7 @@ impl Plan {
                 ("backlog2m", 4_000),
                 ("backlog4m", 6_000),
             ],
+            backlogs_of_shards: [("backlog500k", 2_000), ("backlog5m", 4_000)],
             last_segment: 0.0,
             kafka_backlog: 4_000,
             kafka_one_key: 10_000,

@@ -47,6 +47,11 @@ impl Wanted {
         })
     }
 
+    /// Whether somebody named figures.
+    pub fn is_by_name(&self) -> bool {
+        self.names.is_some()
+    }
+
     /// Whether a figure is asked for.
     pub fn wants(&self, name: &str) -> bool {
         self.names

@@ -39,6 +39,9 @@ pub struct Args {
     /// Wayhold keeps this much of what was delivered, instead of what it keeps by default.
     #[arg(long)]
     pub retention_bytes: Option<u64>,
+    /// Wayhold's store has this many shards instead of as many as suit the machine.
+    #[arg(long)]
+    pub shards: Option<u16>,
     /// Wayhold's idempotency window begins with this many ids instead of full.
     #[arg(long)]
     pub window_ids: Option<u64>,

@@ -32,13 +32,14 @@ pub fn settings(args: &Args) -> Result<Config, BenchError> {
 
 /// What is not as usual.
 fn limits(args: &Args) -> String {
-    let window = args
-        .window_reach
-        .map(|ids| format!("[store]\nwindow_ids = {ids}\n"));
+    let window = args.window_reach.map(|ids| format!("window_ids = {ids}\n"));
+    let shards = args.shards.map(|shards| format!("shards = {shards}\n"));
+    let store = window.into_iter().chain(shards).collect::<String>();
+    let store = (!store.is_empty()).then(|| format!("[store]\n{store}"));
     let retention = args
         .retention_bytes
         .map(|bytes| format!("[retention]\nbytes = \"{bytes} B\"\n"));
-    window.into_iter().chain(retention).collect()
+    store.into_iter().chain(retention).collect()
 }
 
 #[cfg(feature = "kafka")]
