@@ -108,6 +108,8 @@ pub struct LimitReport {
     pub used: u64,
     /// How much may be.
     pub limit: u64,
+    /// What happens to events at it.
+    pub on_limit: OnLimit,
     /// Since when events are refused (or set aside) for it, those that are refused before others at least.
     pub since: Option<Timestamp>,
 }
@@ -331,7 +333,7 @@ impl Limit {
                     destination = whose,
                     events = backlog.events,
                     bytes = backlog.bytes,
-                    "the backlog has reached a limit: events are refused"
+                    "the backlog has reached a limit: new events are refused, or set aside where that is configured"
                 );
             }
             (false, Some(_)) => {
@@ -339,7 +341,7 @@ impl Limit {
                 tracing::info!(
                     destination = whose,
                     events = backlog.events,
-                    "the backlog is below its limits again: nobody is refused"
+                    "the backlog is below its limits again"
                 );
             }
             (true, Some(_)) | (false, None) => {}
@@ -372,6 +374,7 @@ impl Limit {
                 measure,
                 used,
                 limit,
+                on_limit: self.on_limit,
                 since: standing.since.filter(|_| held == most),
             })
         });
@@ -391,8 +394,12 @@ impl LimitReport {
             None => "the limit on the whole backlog".to_owned(),
             Some(name) => format!("the limit on the backlog of destination {name}"),
         };
+        let does = match self.on_limit {
+            OnLimit::Refuse => "refuses events",
+            OnLimit::DeadLetter => "makes its events dead letters",
+        };
         Some(format!(
-            "{whose} ({}) is {:.0} % full and refuses events since {since}",
+            "{whose} ({}) is {:.0} % full and {does} since {since}",
             self.measure.name(),
             self.fraction() * 100.0,
         ))

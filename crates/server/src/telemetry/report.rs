@@ -140,7 +140,7 @@ impl Report {
 #[cfg(test)]
 pub(crate) mod tests {
     use wayhold_model::DestinationId;
-    use wayhold_model::admission::Measure;
+    use wayhold_model::admission::{Measure, OnLimit};
     use wayhold_store::LaneTotals;
 
     use super::*;
@@ -181,6 +181,7 @@ pub(crate) mod tests {
                     measure: Measure::Events,
                     used: 1,
                     limit: 2,
+                    on_limit: OnLimit::Refuse,
                     since: None,
                 })
                 .to_vec(),

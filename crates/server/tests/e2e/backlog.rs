@@ -331,6 +331,9 @@ on_limit = \"dead_letter\"";
     let (pending, dead) = (counts["pending"].as_u64(), counts["dead_lettered"].as_u64());
     assert_eq!(pending.unwrap() + dead.unwrap(), 60, "{counts}");
     assert!(pending.unwrap() >= 20, "{counts}");
+    let degraded = server.get("/readyz")["degraded"].to_string();
+    assert!(degraded.contains("destination slow (events)"), "{degraded}");
+    assert!(degraded.contains("dead letters since"), "{degraded}");
 }
 
 /// What waits is counted, in whichever stage it waits: not read yet, in flight, to be tried again, or dead.
