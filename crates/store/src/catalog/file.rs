@@ -208,7 +208,7 @@ impl Catalog {
         .map_err(refused)?;
         let prepared = (|| {
             // A crash while the file was made leaves it without any table: nothing was ever kept in it.
-            if is_empty(&connection)? {
+            if is_empty(&connection)? && !has_shards {
                 initialise(&mut connection, clock.now())?;
             }
             FORMAT.upgrade(&mut connection)?;
@@ -422,7 +422,7 @@ pub(super) fn draw_node_id() -> rusqlite::Result<String> {
     Ok(format!("{:032x}", u128::from_be_bytes(node)))
 }
 
-fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlite::Result<()> {
+pub(super) fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlite::Result<()> {
     let (mut seed, mut key) = ([0; 8], [0; 32]);
     for bytes in [seed.as_mut_slice(), &mut key] {
         getrandom::fill(bytes)

@@ -12,11 +12,13 @@ mod destinations;
 mod examine;
 mod file;
 mod generations;
+mod rebuild;
 mod tokens;
 
 pub(crate) use anew::{Anew, renew};
 pub(crate) use examine::{Catalogued, examine};
 pub use file::{Catalog, CatalogError};
+pub(crate) use rebuild::Rebuilt;
 pub use record::{
     AuditEntry, DestinationRecord, GenerationRecord, NewToken, PrincipalRecord, RunState,
     TokenRecord,

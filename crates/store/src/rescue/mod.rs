@@ -12,6 +12,8 @@ pub mod verify;
 
 pub mod export;
 
+pub mod repair;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -391,13 +391,16 @@ impl Check<'_> {
         if let Some(index) = index {
             self.count_by_index(shard, index);
         }
+        let mut aside = vec![database.path.clone()];
+        // Ids that nothing is left of must not be taken for duplicates.
+        aside.extend(index.map(|index| index_path(&shard.files.dir, index.identity.number)));
         match home {
             None => self.finding(
                 &database.path,
                 "was written by another node".to_owned(),
                 "nothing of this store, unless it stands in the place of a file that was"
                     .to_owned(),
-                Remedy::PutAside(vec![database.path.clone()]),
+                Remedy::PutAside(aside),
             ),
             Some(home) => self.finding(
                 &database.path,

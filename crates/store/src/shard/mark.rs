@@ -172,7 +172,8 @@ fn look(bytes: &[u8], owner: Owner) -> Result<(u64, Found), MarkError> {
         .chunks(SLOT_STRIDE)
         .filter_map(decode)
         .max_by_key(|slot| slot.turn);
-    if let Some(slot) = newest {
+    // One that was cut short has lost a slot, perhaps the newer one: it is named and proves nothing.
+    if let Some(slot) = newest.filter(|_| bytes.len() >= FILE_BYTES) {
         return Ok(match slot.owner {
             Some(other) if other != owner => (0, Found::Foreign(other)),
             _ => (slot.turn, Found::Whole(slot.mark)),

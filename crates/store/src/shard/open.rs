@@ -101,7 +101,7 @@ impl Surroundings {
         // The newest segment was made just now.
         if opened.is_fresh && recovered.segments.len() + recovered.retained.len() > 1 {
             condition.degraded(
-                "no progress was found beside segments; their deliveries may be repeated"
+                "no state file was found beside segments; their deliveries may be repeated"
                     .to_owned(),
             );
         }
