@@ -132,3 +132,44 @@ fn what_is_whole_of_a_damaged_store_arrives_in_another_with_the_same_ids() {
     }
     assert!(server.terminate().success());
 }
+
+#[test]
+fn a_server_whose_catalogue_is_lost_starts_again_after_a_repair_and_delivers_when_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = started(dir.path());
+    let ids = send_all(&server);
+    server.kill();
+    let catalog = dir.path().join("data/catalog.db");
+    std::fs::write(&catalog, [7; 4096]).unwrap();
+
+    let refused = run(dir.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    assert!(stderr(&refused).contains("store repair"), "{refused:?}");
+    let code = |arguments: &[&str]| run(dir.path(), arguments).status.code();
+    assert_eq!(code(&["store", "verify"]), Some(1));
+    let unnamed = run(dir.path(), &["store", "repair"]);
+    assert_eq!(unnamed.status.code(), Some(2), "{unnamed:?}");
+    assert!(stderr(&unnamed).contains("--destination"), "{unnamed:?}");
+    let name = ["--destination", "1=delivered"];
+    let planned = [&["store", "repair", "--dry-run"][..], &name].concat();
+    assert_eq!(code(&planned), Some(0));
+    assert_eq!(std::fs::read(&catalog).unwrap(), [7; 4096]);
+    let repaired = run(
+        dir.path(),
+        &[&["store", "repair", "--json"][..], &name].concat(),
+    );
+    assert_eq!(repaired.status.code(), Some(0), "{repaired:?}");
+    let told: Value = serde_json::from_slice(&repaired.stdout).unwrap();
+    assert!(!told["steps"].as_array().unwrap().is_empty(), "{told}");
+    assert_eq!(code(&["store", "verify"]), Some(0));
+
+    let server = Server::start(dir.path(), &[]);
+    let sent = ids.len();
+    server.wait_for_destination("delivered", "held", |one| {
+        one["state"] == "paused" && one["accounting"]["pending"] == sent
+    });
+    server.post("/v1/destinations/delivered/resume", "{}");
+    server.wait_for_destination("delivered", "delivered", |one| {
+        one["accounting"]["delivered"] == sent
+    });
+    assert!(server.terminate().success());
+}

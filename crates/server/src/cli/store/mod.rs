@@ -7,6 +7,8 @@ pub mod verify;
 
 pub mod export;
 
+pub mod repair;
+
 pub mod backup;
 pub mod restore;
 
@@ -36,6 +38,7 @@ enum Verb {
     /// Hold every row, index file and letter against its checksum; exit code 1 where something is damaged.
     Verify,
     Export(export::Export),
+    Repair(repair::Repair),
     Backup(backup::Backup),
     Restore(restore::Restore),
 }
@@ -52,6 +55,7 @@ impl Store {
             Verb::Inspect => inspect::run(&open(data)?, output),
             Verb::Verify => verify::run(&open(data)?, output),
             Verb::Export(export) => export.run(&open(data)?, output),
+            Verb::Repair(repair) => repair.run(data, output),
             Verb::Backup(backup) => backup.run(given, output),
             Verb::Restore(restore) => restore.run(given, output),
         }

@@ -86,7 +86,9 @@ fn words(step: &Step) -> String {
             "make {} from the shards, every destination paused",
             file.display()
         ),
-        Step::Reopen => "open the store once, which makes index files, marks and progress again".to_owned(),
+        Step::Reopen => {
+            "open the store once, which makes index files, marks and progress again".to_owned()
+        }
     }
 }
 
