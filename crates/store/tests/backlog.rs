@@ -140,3 +140,26 @@ async fn what_was_accepted_is_recalled_without_anything_being_stored() {
     assert!(!store.append(vec![new()]).await.unwrap()[0].duplicate);
     store.stop();
 }
+
+#[tokio::test]
+async fn the_backlog_of_every_generation_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = HandClock::new();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let to = destinations(&store, 1);
+    let mut meter = store.backlog_meter(true);
+    let mut counted = || {
+        let all = meter.measure();
+        (all.whole.events, all.destinations[0].1.events)
+    };
+    fill(&store, 0, 20, 7, &to).await;
+    store.set_shards(3, "ada", None).unwrap();
+    fill(&store, 20, 20, 7, &to).await;
+    assert_eq!(counted(), (40, 40));
+    let mut lane = store.lane(to[0]).unwrap();
+    let all = support::drain(&mut lane, 64);
+    let all: Vec<_> = all.iter().map(|one| one.event.position).collect();
+    lane.handle().settle_delivered(&all);
+    eventually("nothing is pending in any", || counted() == (0, 0));
+    store.stop();
+}
