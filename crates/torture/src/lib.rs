@@ -8,6 +8,8 @@ pub mod kill;
 pub mod power_cut;
 
 mod budget;
+mod dice;
+mod disk;
 mod verdict;
 
 pub use budget::Budget;
