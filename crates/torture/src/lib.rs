@@ -11,6 +11,7 @@ mod budget;
 mod dice;
 mod disk;
 mod verdict;
+mod workload;
 
 pub use budget::Budget;
 pub use verdict::Verdict;

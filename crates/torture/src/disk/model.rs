@@ -18,7 +18,7 @@ const PAGE: u64 = 4096;
 
 /// What happens to that which was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub enum Fate {
     /// All of it is gone.
     Lost,
     /// All of it is there.

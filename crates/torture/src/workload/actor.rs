@@ -1,0 +1,467 @@
+//! Plays a script on a store whose disk is recorded, and keeps the history.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use wayhold_model::{Clock, DestinationId, OutcomeKind};
+use wayhold_store::{
+    AppendError, AttemptRecord, DeadLetter, Delivery, Lane, NewEvent, Receipt, Resolution,
+    RunState, Store,
+};
+
+use super::history::{Fact, History, Stage};
+use super::script::{Ending, Script, Step};
+use super::{DESTINATIONS, HandClock, destination_names};
+use crate::disk::{Fault, Operation, Plan, Recorded};
+
+/// How long something is tried that a fault may prevent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Until it works; that it never does is a failure.
+    Full,
+    /// A moment; then the script goes on without it.
+    Short,
+}
+
+/// Longest that anything may take before it counts as hanging.
+const HANGS: Duration = Duration::from_secs(30);
+
+/// How long `Patience::Short` is.
+const MOMENT: Duration = Duration::from_millis(10);
+
+/// Most deliveries taken from a lane at once.
+const BATCH: usize = 64;
+
+/// Plays one script.
+pub(crate) struct Actor<'a> {
+    script: &'a Script,
+    disk: &'a Recorded,
+    clock: HandClock,
+    patience: Patience,
+    history: Arc<Mutex<History>>,
+    store: Store,
+    destinations: Vec<DestinationId>,
+    lanes: Vec<Outstanding>,
+    paused: [bool; DESTINATIONS],
+}
+
+/// What a lane gave and nobody settled.
+struct Outstanding {
+    lane: Lane,
+    deliveries: VecDeque<Delivery>,
+}
+
+impl<'a> Actor<'a> {
+    /// Opens a store on the recorded disk.
+    ///
+    /// # Errors
+    /// What opening said.
+    pub(crate) fn open(
+        script: &'a Script,
+        disk: &'a Recorded,
+        patience: Patience,
+    ) -> Result<Self, String> {
+        let clock = HandClock::new();
+        let (store, lanes, destinations) = start(script, disk, &clock)?;
+        let history = Arc::new(Mutex::new(History::default()));
+        let actor = Self {
+            script,
+            disk,
+            clock,
+            patience,
+            history,
+            store,
+            destinations,
+            lanes,
+            paused: [false; DESTINATIONS],
+        };
+        actor.note(Fact::Named(actor.destinations.clone()));
+        Ok(actor)
+    }
+
+    /// The clock that the store runs by.
+    pub(crate) fn clock(&self) -> HandClock {
+        self.clock.clone()
+    }
+
+    /// Plays all steps, then stops the store. Returns the history and, where the store said that it
+    /// cannot go on, what it said.
+    ///
+    /// # Errors
+    /// A promise broke before any power failed.
+    pub(crate) async fn play(mut self) -> (History, Result<(), String>) {
+        let mut result = Ok(());
+        for (number, step) in self.script.steps.iter().enumerate() {
+            let played = tokio::time::timeout(HANGS, self.step(step)).await;
+            result = match played {
+                Ok(played) => played,
+                Err(_elapsed) => Err("hangs".to_owned()),
+            };
+            if let Err(what) = &result {
+                result = Err(format!("step {number} {step:?}: {what}"));
+                break;
+            }
+        }
+        let stopping = self.store.clone();
+        let stopped = tokio::task::spawn_blocking(move || stopping.stop());
+        if tokio::time::timeout(HANGS, stopped).await.is_err() && result.is_ok() {
+            result = Err("stopping hangs".to_owned());
+        }
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        (history.clone(), result)
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<(), String> {
+        match step {
+            Step::Accept(requests) => self.accept(requests).await,
+            Step::Repeat(events) => {
+                let stored = self.expected_stored();
+                let known = events.iter().filter(|event| stored.contains(event));
+                let known: Vec<_> = known.copied().collect();
+                match known.is_empty() {
+                    true => Ok(()),
+                    false => self.accept(&[known]).await,
+                }
+            }
+            Step::Deliver {
+                destination,
+                count,
+                ending,
+                durable,
+            } => {
+                self.deliver(*destination, *count, *ending)?;
+                match durable {
+                    true => self.durable().await,
+                    false => Ok(()),
+                }
+            }
+            Step::Redrive { count, ending } => self.redrive(*count, *ending).await,
+            Step::Discard => self.discard(),
+            Step::Pause(destination) => self.pause(*destination),
+            Step::Forward(by) => {
+                self.clock.forward(*by);
+                Ok(())
+            }
+            Step::Rest => {
+                tokio::time::sleep(Duration::from_millis(40)).await;
+                Ok(())
+            }
+            Step::Restart => self.restart(),
+            Step::FailSync(path) => {
+                if self.patience == Patience::Full {
+                    self.disk.recorder.set_plan(Plan {
+                        at: Some(0),
+                        fault: Some(Fault::Io),
+                        only: Some(Operation::Sync),
+                        path: Some(*path),
+                        ..Plan::default()
+                    });
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn note(&self, fact: Fact) {
+        note(&self.history, self.disk, fact);
+    }
+
+    fn expected_stored(&self) -> Vec<usize> {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.all().stored.into_keys().collect()
+    }
+
+    async fn accept(&mut self, requests: &[Vec<usize>]) -> Result<(), String> {
+        let mut running = JoinSet::new();
+        for request in requests {
+            let new = request
+                .iter()
+                .filter_map(|event| self.script.event(*event, &self.destinations));
+            let request = Request {
+                events: request.clone(),
+                new: new.collect(),
+                store: self.store.clone(),
+                history: Arc::clone(&self.history),
+                disk: self.disk.clone(),
+                patience: self.patience,
+            };
+            running.spawn(request.send());
+        }
+        while let Some(sent) = running.join_next().await {
+            sent.map_err(|error| format!("a request panicked: {error}"))??;
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, destination: usize, count: usize, ending: Ending) -> Result<(), String> {
+        let Some(outstanding) = self.lanes.get_mut(destination) else {
+            return Ok(());
+        };
+        if outstanding.deliveries.len() < count {
+            match outstanding.lane.read(BATCH) {
+                Ok(more) => outstanding.deliveries.extend(more),
+                Err(error) if self.patience == Patience::Full => return Err(error.to_string()),
+                Err(_) => outstanding.lane.read_failed_again(),
+            }
+        }
+        let taken = count.min(outstanding.deliveries.len());
+        let handle = outstanding.lane.handle();
+        if ending == Ending::Failed {
+            let attempted: Vec<_> = outstanding.deliveries.iter().take(taken).cloned().collect();
+            for delivery in attempted {
+                let attempt = self.attempt(delivery.attempts + 1);
+                handle.record_failure(delivery.event.position, attempt, self.clock.now());
+            }
+            return Ok(());
+        }
+        let ended: Vec<_> = outstanding.deliveries.drain(..taken).collect();
+        for delivery in &ended {
+            let event = Script::of_id(delivery.event.event.id());
+            let event = event.ok_or("a lane gave an event that nobody sent")?;
+            let (stage, resolution) = match ending {
+                Ending::Delivered => (Stage::Resolved, Resolution::Delivered),
+                Ending::Expired | Ending::Failed => (Stage::Resolved, Resolution::Expired),
+                Ending::Dead => {
+                    let attempt = self.attempt(delivery.attempts + 1);
+                    (Stage::Dead, Resolution::DeadLettered(attempt))
+                }
+            };
+            self.note(Fact::Became((event, destination), stage));
+            handle.settle(&delivery.event, resolution);
+        }
+        Ok(())
+    }
+
+    fn attempt(&self, number: u32) -> AttemptRecord {
+        AttemptRecord {
+            number,
+            at: self.clock.now(),
+            outcome: OutcomeKind::Refused,
+            status: Some(400),
+            reason: "it does not want this".to_owned(),
+        }
+    }
+
+    /// Waits until what was settled is durable.
+    async fn durable(&self) -> Result<(), String> {
+        let Some(outstanding) = self.lanes.first() else {
+            return Ok(());
+        };
+        let durable = outstanding.lane.handle();
+        let patience = match self.patience {
+            Patience::Full => HANGS,
+            Patience::Short => MOMENT * 10,
+        };
+        match tokio::time::timeout(patience, durable.durable()).await {
+            Ok(Ok(())) => {
+                self.note(Fact::Durable);
+                Ok(())
+            }
+            Ok(Err(error)) if self.patience == Patience::Full => Err(error.to_string()),
+            Err(_) if self.patience == Patience::Full => Err("never durable".to_owned()),
+            Ok(Err(_)) | Err(_) => Ok(()),
+        }
+    }
+
+    fn letters(&self) -> Result<Vec<DeadLetter>, String> {
+        let letters = self.store.dead_letters().list(None, None, 1000);
+        match letters {
+            Err(error) if self.patience == Patience::Full => Err(error.to_string()),
+            letters => Ok(letters.unwrap_or_default()),
+        }
+    }
+
+    fn delivery_of(&self, letter: &DeadLetter) -> Option<(usize, usize)> {
+        let event = Script::of_id(letter.event.event.id())?;
+        let mut destinations = self.destinations.iter();
+        let destination = destinations.position(|one| *one == letter.destination)?;
+        Some((event, destination))
+    }
+
+    async fn redrive(&self, count: usize, ending: Option<Ending>) -> Result<(), String> {
+        let letters = self.letters()?;
+        let idle = letters.into_iter().filter(|letter| !letter.redriving);
+        for letter in idle.take(count) {
+            let delivery = self.delivery_of(&letter).ok_or("a letter of nobody")?;
+            self.note(Fact::Became(delivery, Stage::Redriving));
+            if !self.done(self.store.dead_letters().redrive(letter.id, "operator"))? {
+                continue;
+            }
+            self.note(Fact::Durable);
+            let Some(ending) = ending else { continue };
+            let (stage, resolution) = match ending {
+                Ending::Dead => (Stage::Dead, Resolution::DeadLettered(self.attempt(9))),
+                Ending::Delivered | Ending::Expired | Ending::Failed => {
+                    (Stage::Resolved, Resolution::Delivered)
+                }
+            };
+            self.note(Fact::Became(delivery, stage));
+            if let Some(outstanding) = self.lanes.get(delivery.1) {
+                outstanding
+                    .lane
+                    .handle()
+                    .settle_letter(letter.id, resolution);
+            }
+        }
+        self.durable().await
+    }
+
+    fn discard(&self) -> Result<(), String> {
+        let letters = self.letters()?;
+        if let Some(letter) = letters.iter().find(|letter| !letter.redriving) {
+            let delivery = self.delivery_of(letter).ok_or("a letter of nobody")?;
+            self.note(Fact::Became(delivery, Stage::Resolved));
+            let discarded = self
+                .store
+                .dead_letters()
+                .discard(letter.id, "operator", "of no use");
+            if self.done(discarded)? {
+                self.note(Fact::Durable);
+            }
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, destination: usize) -> Result<(), String> {
+        let (Some(paused), Some(id)) = (
+            self.paused.get_mut(destination),
+            self.destinations.get(destination),
+        ) else {
+            return Ok(());
+        };
+        *paused = !*paused;
+        let (paused, state) = match *paused {
+            true => (true, RunState::Paused),
+            false => (false, RunState::Running),
+        };
+        self.note(Fact::Pausing(destination, paused));
+        let set = self
+            .store
+            .catalog()
+            .set_run_state(*id, state, "operator", Some("a test"));
+        if self.done(set)? {
+            self.note(Fact::Paused(destination, paused));
+        }
+        Ok(())
+    }
+
+    /// Whether an operator's action was done; an error only where nothing may prevent it.
+    fn done<T, E: std::fmt::Display>(&self, result: Result<T, E>) -> Result<bool, String> {
+        match result {
+            Ok(_) => Ok(true),
+            // A catalogue whose sync failed takes nothing until the next start, and says so.
+            Err(_) if self.patience == Patience::Short => Ok(false),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn restart(&mut self) -> Result<(), String> {
+        self.lanes.clear();
+        self.store.stop();
+        let (store, lanes, destinations) = start(self.script, self.disk, &self.clock)?;
+        if destinations != self.destinations {
+            return Err("destinations have other numbers after a restart".to_owned());
+        }
+        (self.store, self.lanes) = (store, lanes);
+        Ok(())
+    }
+}
+
+fn note(history: &Mutex<History>, disk: &Recorded, fact: Fact) {
+    let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
+    history.note(disk.recorder.calls(), fact);
+}
+
+fn start(
+    script: &Script,
+    disk: &Recorded,
+    clock: &HandClock,
+) -> Result<(Store, Vec<Outstanding>, Vec<DestinationId>), String> {
+    let mut options = script.options();
+    options.vfs = Some(disk.vfs());
+    let clock = Arc::new(clock.clone());
+    let (store, _recovery) = Store::open_on(disk.recorder.root(), options, clock, disk.disk())
+        .map_err(|error| error.to_string())?;
+    let records = store.catalog().sync_destinations(&destination_names());
+    let records = records.map_err(|error| error.to_string())?;
+    let destinations: Vec<_> = records.iter().map(|record| record.id).collect();
+    let lanes = destinations.iter().filter_map(|id| store.lane(*id));
+    let lanes = lanes.map(|lane| Outstanding {
+        lane,
+        deliveries: VecDeque::new(),
+    });
+    let lanes = lanes.collect();
+    Ok((store, lanes, destinations))
+}
+
+/// One request of a producer, which sends it again until it is answered with success.
+struct Request {
+    events: Vec<usize>,
+    new: Vec<NewEvent>,
+    store: Store,
+    history: Arc<Mutex<History>>,
+    disk: Recorded,
+    patience: Patience,
+}
+
+impl Request {
+    async fn send(self) -> Result<(), String> {
+        for event in &self.events {
+            note(&self.history, &self.disk, Fact::Sent(*event));
+        }
+        let begun = Instant::now();
+        loop {
+            let failure = match self.store.append(self.new.clone()).await {
+                Ok(receipts) => {
+                    for (event, receipt) in self.events.iter().zip(receipts) {
+                        self.stored(*event, receipt)?;
+                    }
+                    return Ok(());
+                }
+                Err(AppendError::Partly { receipts, cause }) => {
+                    for (event, receipt) in self.events.iter().zip(receipts) {
+                        if let Some(receipt) = receipt {
+                            self.stored(*event, receipt)?;
+                        }
+                    }
+                    cause.to_string()
+                }
+                Err(
+                    conflict @ (AppendError::Conflict { .. } | AppendError::ConflictInBatch { .. }),
+                ) => return Err(conflict.to_string()),
+                Err(refusal) => refusal.to_string(),
+            };
+            match self.patience {
+                Patience::Full if begun.elapsed() > HANGS => return Err(failure),
+                Patience::Short if begun.elapsed() > MOMENT => return Ok(()),
+                Patience::Full | Patience::Short => {}
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    fn stored(&self, event: usize, receipt: Receipt) -> Result<(), String> {
+        let first = {
+            let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+            let expected = history.all();
+            expected.stored.get(&event).map(|(position, _)| *position)
+        };
+        if let Some(first) = first
+            && (first != receipt.position || !receipt.duplicate)
+        {
+            return Err(format!(
+                "event {event} was stored at {first} and again at {}",
+                receipt.position
+            ));
+        }
+        note(
+            &self.history,
+            &self.disk,
+            Fact::Stored(event, receipt.position),
+        );
+        Ok(())
+    }
+}

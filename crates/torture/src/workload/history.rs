@@ -1,0 +1,124 @@
+//! What was asked of a store and what it answered, with the number of calls that the disk had seen by then.
+
+use std::collections::BTreeMap;
+
+use wayhold_model::{DestinationId, Position};
+
+/// One event to one destination, by index.
+pub(crate) type Delivery = (usize, usize);
+
+/// Where a delivery stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Pending,
+    /// Delivered, expired or discarded.
+    Resolved,
+    Dead,
+    /// A dead letter that is being sent again.
+    Redriving,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub(crate) enum Fact {
+    /// The destinations have these numbers.
+    Named(Vec<DestinationId>),
+    /// The event is on its way in.
+    Sent(usize),
+    /// The event was acknowledged.
+    Stored(usize, Position),
+    /// The store was told that a delivery stands so from now on.
+    Became(Delivery, Stage),
+    /// Everything that it was told of deliveries was acknowledged as durable.
+    Durable,
+    /// The destination was asked to pause or to run; `true`: paused.
+    Pausing(usize, bool),
+    /// And that was acknowledged.
+    Paused(usize, bool),
+}
+
+/// All that happened, in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    facts: Vec<(usize, Fact)>,
+}
+
+/// What must and what may be found on the disk.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Expected {
+    /// Numbers of the destinations, once they were acknowledged.
+    pub(super) destinations: Vec<DestinationId>,
+    /// When each event was sent: a place in the history.
+    pub(super) sent: BTreeMap<usize, usize>,
+    /// Where each acknowledged event lies, and when that was said.
+    pub(super) stored: BTreeMap<usize, (Position, usize)>,
+    /// Where each delivery may stand: how it was acknowledged last, and everything it was told since.
+    stages: BTreeMap<Delivery, Vec<Stage>>,
+    /// Whether each destination may be paused.
+    pub(super) paused: BTreeMap<usize, Vec<bool>>,
+}
+
+impl History {
+    /// Notes what happened after so many calls.
+    pub(super) fn note(&mut self, calls: usize, fact: Fact) {
+        self.facts.push((calls, fact));
+    }
+
+    /// What holds of a disk that saw only so many calls.
+    pub(crate) fn until(&self, calls: usize) -> Expected {
+        let mut expected = Expected::default();
+        let seen = self.facts.iter().take_while(|(at, _)| *at <= calls);
+        for (when, (_, fact)) in seen.enumerate() {
+            expected.add(when, fact);
+        }
+        expected
+    }
+
+    /// What holds after all of it.
+    pub(crate) fn all(&self) -> Expected {
+        self.until(usize::MAX)
+    }
+}
+
+impl Expected {
+    fn add(&mut self, when: usize, fact: &Fact) {
+        match fact {
+            Fact::Named(destinations) => self.destinations.clone_from(destinations),
+            Fact::Sent(event) => {
+                self.sent.entry(*event).or_insert(when);
+            }
+            Fact::Stored(event, position) => {
+                self.stored.entry(*event).or_insert((*position, when));
+            }
+            Fact::Became(delivery, stage) => {
+                let stages = self.stages.entry(*delivery);
+                stages.or_insert_with(|| vec![Stage::Pending]).push(*stage);
+            }
+            Fact::Durable => {
+                for stages in self.stages.values_mut() {
+                    let before_last = stages.len().saturating_sub(1);
+                    stages.drain(..before_last);
+                }
+            }
+            Fact::Pausing(destination, paused) => {
+                let may = self.paused.entry(*destination);
+                may.or_insert_with(|| vec![false]).push(*paused);
+            }
+            Fact::Paused(destination, paused) => {
+                self.paused.insert(*destination, vec![*paused]);
+            }
+        }
+    }
+
+    /// Where a delivery may stand.
+    pub(super) fn may(&self, delivery: Delivery) -> &[Stage] {
+        self.stages
+            .get(&delivery)
+            .map_or(&[Stage::Pending], Vec::as_slice)
+    }
+
+    /// How many events were acknowledged.
+    pub(crate) fn acknowledged(&self) -> usize {
+        self.stored.len()
+    }
+}

@@ -1,0 +1,51 @@
+//! What a store is made to do while its disk is recorded, and what must be true of it afterwards. A seed
+//! expands into a script; an actor plays it and keeps a history outside of the store; a judge compares any
+//! store that was opened on what is left of the disk with the history up to that moment.
+
+mod actor;
+mod history;
+mod judge;
+mod script;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use wayhold_model::Timestamp;
+
+pub(crate) use self::actor::{Actor, Patience};
+pub(crate) use self::history::{Expected, History};
+pub(crate) use self::judge::{Judge, Seen};
+pub(crate) use self::script::Script;
+
+/// Where all events say they come from.
+const SOURCE: &str = "/torture";
+
+/// How many destinations there are.
+const DESTINATIONS: usize = 3;
+
+/// Names of the destinations.
+fn destination_names() -> Vec<String> {
+    (1..=DESTINATIONS).map(|n| format!("d{n}")).collect()
+}
+
+/// A clock that only moves by hand, so that what is due is due in every run.
+#[derive(Clone, Debug)]
+pub(crate) struct HandClock(Arc<AtomicU64>);
+
+impl HandClock {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(1_800_000_000_000_000)))
+    }
+
+    fn forward(&self, by: Duration) {
+        let micros = u64::try_from(by.as_micros()).unwrap_or(0);
+        self.0.fetch_add(micros, Ordering::SeqCst);
+    }
+}
+
+impl wayhold_model::Clock for HandClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}
