@@ -194,10 +194,11 @@ pub(crate) fn open(
     }
     match access {
         Access::Create | Access::Write => {
-            // Asking another program's file to be in WAL mode would change it. One that is empty was being
-            // made when the process ended.
-            let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0))?;
-            match access == Access::Write && pages > 0 {
+            // Asking another program's file to be in WAL mode would change it. One without any table was
+            // being made when the process ended; it may have a page already, and no log yet.
+            let tables = "SELECT count(*) FROM sqlite_schema";
+            let tables: i64 = connection.query_row(tables, [], |row| row.get(0))?;
+            match access == Access::Write && tables > 0 {
                 true => require(&connection, "journal_mode", "wal")?,
                 false => set(&connection, "journal_mode", "WAL", "wal")?,
             }
@@ -424,6 +425,29 @@ mod tests {
         assert!(open(&path, Access::Read, PROFILE, None).is_err());
         drop(open(&path, Access::Create, PROFILE, None).unwrap());
         assert!(open(&path, Access::Create, PROFILE, None).is_err());
+    }
+
+    #[test]
+    fn a_file_whose_making_was_cut_off_can_be_written_and_another_programs_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("1.db");
+        // SQLite writes the first page before the one that says which log it has.
+        let unfinished = Connection::open(&path).unwrap();
+        unfinished
+            .execute_batch("PRAGMA page_size=4096; VACUUM;")
+            .unwrap();
+        unfinished.execute_batch("PRAGMA user_version=0;").unwrap();
+        drop(unfinished);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 4096);
+        open(&path, Access::Write, PROFILE, None).unwrap();
+
+        let foreign = folder.path().join("2.db");
+        let other = Connection::open(&foreign).unwrap();
+        other.execute_batch("CREATE TABLE t(x)").unwrap();
+        drop(other);
+        let before = std::fs::read(&foreign).unwrap();
+        assert!(open(&foreign, Access::Write, PROFILE, None).is_err());
+        assert_eq!(std::fs::read(&foreign).unwrap(), before);
     }
 
     #[test]

@@ -124,8 +124,14 @@ impl Store {
             options.min_free_bytes(),
         ));
         let catalog = Arc::new(
-            Catalog::open(dir, disk.as_ref(), Arc::clone(&clock), options.shards)
-                .map_err(|error| catalog_error(dir, error))?,
+            Catalog::open_through(
+                options.vfs.as_deref(),
+                dir,
+                disk.as_ref(),
+                Arc::clone(&clock),
+                options.shards,
+            )
+            .map_err(|error| catalog_error(dir, error))?,
         );
         failpoint!("open.catalogue-opened");
         let bells = Arc::new(Bells::default());

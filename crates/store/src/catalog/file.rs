@@ -182,6 +182,20 @@ impl Catalog {
         clock: Arc<dyn Clock>,
         shards: u16,
     ) -> Result<Self, CatalogError> {
+        Self::open_through(None, directory, disk, clock, shards)
+    }
+
+    /// The same through the SQLite VFS of that name, where one is given.
+    ///
+    /// # Errors
+    /// As of `open`.
+    pub(crate) fn open_through(
+        vfs: Option<&str>,
+        directory: &Path,
+        disk: &dyn Disk,
+        clock: Arc<dyn Clock>,
+        shards: u16,
+    ) -> Result<Self, CatalogError> {
         require_restored(directory, disk)?;
         let path = directory.join(FILE);
         let unusable = |reason: &dyn std::fmt::Display| CatalogError::Unusable {
@@ -200,8 +214,8 @@ impl Catalog {
         let exists = disk.exists(&path).map_err(|e| unusable(&e))?;
         let has_shards = has_shards(directory, disk)?;
         let mut connection = match (exists, has_shards) {
-            (true, _) => connection::open(&path, Access::Write, PROFILE, None),
-            (false, false) => connection::open(&path, Access::Create, PROFILE, None),
+            (true, _) => connection::open(&path, Access::Write, PROFILE, vfs),
+            (false, false) => connection::open(&path, Access::Create, PROFILE, vfs),
             // A new catalogue beside old shards would be a new node with another hash seed.
             (false, true) => return Err(CatalogError::Lost { path }),
         }

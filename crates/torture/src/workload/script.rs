@@ -256,5 +256,6 @@ pub(super) fn new_event(
         event: Arc::new(Event::new(&parts).ok()?),
         destinations: Arc::new(destinations),
         identified: true,
+        set_aside: None,
     })
 }
