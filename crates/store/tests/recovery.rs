@@ -183,7 +183,14 @@ async fn unknown_files_are_put_aside_and_leftovers_of_our_own_are_removed() {
     let (dir, to, clock) = killed_with_stale_mark(10, 10).await;
     let shard = shard(dir.path());
     let stranger = format!("{}.bak", u64::MAX);
-    for name in ["notes.txt", "77.bak", "9.db-wal", "3.idx.tmp", &stranger] {
+    for name in [
+        "notes.txt",
+        "77.bak",
+        "9.db-wal",
+        "3.idx.tmp",
+        "9.db-journal",
+        &stranger,
+    ] {
         std::fs::write(shard.join(name), b"?").unwrap();
     }
     let (store, recovery) = open(dir.path(), &options(), &clock);
@@ -202,7 +209,9 @@ async fn unknown_files_are_put_aside_and_leftovers_of_our_own_are_removed() {
             "{name}"
         );
     }
-    assert!(!shard.join("3.idx.tmp").exists());
+    for name in ["3.idx.tmp", "9.db-journal"] {
+        assert!(!shard.join(name).exists(), "{name}");
+    }
     // Numbers that any name ever held are not given again.
     assert!(
         files(dir.path(), ".db").iter().any(|name| name

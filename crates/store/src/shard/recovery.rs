@@ -206,6 +206,11 @@ impl Opening<'_> {
                     .unlink(&path)
                     .map_err(|error| unusable(&path, &error))
             }
+            // A database has a journal only while it is made: without one nothing was ever in it.
+            (Some(_), Some("db-journal")) => self
+                .disk()
+                .unlink(&path)
+                .map_err(|error| unusable(&path, &error)),
             // A database that is resolved and was being removed, and a temporary name: a whole file is only
             // ever put in place by rename.
             _ if name.ends_with(".tmp") || (number.is_some() && rest == Some("db.gone")) => self
