@@ -12,6 +12,7 @@ mod dice;
 mod disk;
 mod verdict;
 mod workload;
+mod workplace;
 
 pub use budget::Budget;
 pub use verdict::Verdict;

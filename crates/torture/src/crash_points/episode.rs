@@ -1,9 +1,8 @@
 //! One script, played once and recorded.
 
-use tempfile::TempDir;
-
 use crate::disk::{Call, Image, Plan, Recorded, Recording};
 use crate::workload::{Actor, HandClock, History, Patience, Script};
+use crate::workplace::{folder, runtime};
 
 /// A script with what its store did to the disk.
 pub(super) struct Episode {
@@ -83,23 +82,4 @@ impl Episode {
             other => format!("{other:?}"),
         }
     }
-}
-
-/// A directory in memory where there is one.
-pub(super) fn folder() -> Result<TempDir, String> {
-    let mut builder = tempfile::Builder::new();
-    let builder = builder.prefix("wayhold-torture-");
-    let made = builder
-        .tempdir_in("/dev/shm")
-        .or_else(|_| builder.tempdir());
-    made.map_err(|error| error.to_string())
-}
-
-/// What the store's answers are awaited on.
-pub(super) fn runtime() -> Result<tokio::runtime::Runtime, String> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder
-        .enable_time()
-        .build()
-        .map_err(|error| error.to_string())
 }

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use super::episode::{Episode, folder, runtime};
+use super::episode::Episode;
 use super::sometimes::Sometimes;
 use crate::dice::Dice;
 use crate::disk::{Fate, Image, Model, Recorded, Recording};
 use crate::workload::{Expected, Judge};
+use crate::workplace::{folder, runtime};
 
 /// Of one point in so many the opening is recorded too.
 const RECOVERIES: u64 = 12;
@@ -159,6 +160,7 @@ impl Points<'_> {
             expected,
             clock: &self.episode.clock,
             twice,
+            after_faults: false,
         };
         let runtime = runtime().map_err(unkept)?;
         match runtime.block_on(judge.judge(&root, None)) {

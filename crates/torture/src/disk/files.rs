@@ -240,7 +240,7 @@ impl OpenFile for RecordedFile {
                 Ok(())
             }
             Some(fault) => {
-                log.record(Call::SyncFailed { inode });
+                log.sync_failed(self.recorder.root(), inode);
                 Err(fault.error())
             }
         }

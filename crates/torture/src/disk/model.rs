@@ -18,7 +18,7 @@ const PAGE: u64 = 4096;
 
 /// What happens to that which was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// All of it is gone.
     Lost,
     /// All of it is there.
@@ -108,17 +108,9 @@ impl Model {
         for path in recording.before.directories() {
             model.names.insert(path.clone(), Node::Directory);
         }
-        let inodes: HashMap<_, _> = recording
-            .names
-            .iter()
-            .map(|(inode, path)| (path, *inode))
-            .collect();
-        let mut numbered: Vec<_> = recording.before.files().iter().collect();
-        numbered.sort();
-        for (number, (path, content)) in numbered.into_iter().enumerate() {
-            // A recorder numbers what was there before first, in the order of the names.
+        // A recorder numbers what was there before first, in the order of the names.
+        for (number, (path, content)) in recording.before.files().iter().enumerate() {
             let inode = Inode(u32::try_from(number).unwrap_or(u32::MAX));
-            debug_assert!(inodes.contains_key(path));
             model.names.insert(path.clone(), Node::File(inode));
             let file = File {
                 durable: content.clone(),
@@ -250,6 +242,18 @@ impl Model {
             }
         }
         Image::new(directories, files)
+    }
+
+    /// A file as it is durable, and the stretches of it that were written since.
+    pub(super) fn durable(&self, inode: Inode) -> (&[u8], Vec<(u64, usize)>) {
+        let Some(file) = self.files.get(&inode) else {
+            return (&[], Vec::new());
+        };
+        let written = file.unsynced.iter().filter_map(|change| match change {
+            Change::Write { offset, data } => Some((*offset, data.len())),
+            Change::SetLength(_) => None,
+        });
+        (&file.durable, written.collect())
     }
 
     fn file(&mut self, inode: Inode) -> &mut File {

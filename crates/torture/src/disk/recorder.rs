@@ -3,10 +3,12 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::image::Image;
+use super::model::Model;
 
 /// A file's number in a record, whatever its name is at the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,6 +93,9 @@ pub(crate) struct Plan {
     pub(crate) path: Option<&'static str>,
     /// Says of every sync that it went well, and does none.
     pub(crate) lying: bool,
+    /// Whether what a failed sync was to make durable is gone at once, as from a page cache that needs the
+    /// room, and not only after a power failure.
+    pub(crate) forgets: bool,
 }
 
 /// What was recorded: what the disk held before, and every call since.
@@ -116,8 +121,7 @@ pub(super) struct Log {
     present: HashMap<PathBuf, Inode>,
     plan: Plan,
     counted: u64,
-    failed: Option<(Operation, PathBuf)>,
-    failures: u64,
+    failed: Option<(Operation, PathBuf, usize)>,
 }
 
 impl Recorder {
@@ -149,14 +153,11 @@ impl Recorder {
         let mut log = self.log();
         log.plan = plan;
         log.counted = 0;
-        log.failed = None;
-        log.failures = 0;
     }
 
-    /// The first call that failed by the plan, and how many did.
-    pub(crate) fn failed(&self) -> (Option<(Operation, PathBuf)>, u64) {
-        let log = self.log();
-        (log.failed.clone(), log.failures)
+    /// The first call that failed by the plan: what it was to do, of which file, after how many calls.
+    pub(crate) fn failed(&self) -> Option<(Operation, PathBuf, usize)> {
+        self.log().failed.clone()
     }
 
     /// Takes what was recorded.
@@ -202,15 +203,44 @@ impl Log {
         if number < at || (number > at && !plan.for_good) {
             return None;
         }
-        self.failures += 1;
         if self.failed.is_none() {
-            self.failed = Some((operation, path.to_owned()));
+            self.failed = Some((operation, path.to_owned(), self.recording.calls.len()));
         }
         Some(fault)
     }
 
     pub(super) fn lies(&self) -> bool {
         self.plan.lying
+    }
+
+    /// A sync of this file fails: nothing that it was for will ever be durable.
+    pub(super) fn sync_failed(&mut self, root: &Path, inode: Inode) {
+        if self.plan.forgets
+            && let Some((path, _)) = self.present.iter().find(|(_, one)| **one == inode)
+            && let Err(error) = self.forget(&root.join(path), inode)
+        {
+            eprintln!("cannot take back what was not synced: {error}");
+        }
+        self.record(Call::SyncFailed { inode });
+    }
+
+    /// Makes a file hold what is durable of it wherever it was written since; its length stays.
+    fn forget(&self, path: &Path, inode: Inode) -> io::Result<()> {
+        let mut model = Model::new(&self.recording);
+        for call in &self.recording.calls {
+            model.apply(call);
+        }
+        let (durable, written) = model.durable(inode);
+        let file = std::fs::OpenOptions::new().write(true).open(path)?;
+        for (offset, length) in written {
+            let start = usize::try_from(offset).unwrap_or(usize::MAX);
+            let mut bytes = vec![0; length];
+            for (byte, durable) in bytes.iter_mut().zip(durable.iter().skip(start)) {
+                *byte = *durable;
+            }
+            file.write_all_at(&bytes, offset)?;
+        }
+        Ok(())
     }
 
     pub(super) fn record(&mut self, call: Call) {

@@ -333,7 +333,7 @@ unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, flags: c_int) -> c_int {
             return ffi::SQLITE_OK;
         };
         if fault.is_some() {
-            log.record(Call::SyncFailed { inode });
+            log.sync_failed(handle.recorder.root(), inode);
             return ffi::SQLITE_IOERR_FSYNC;
         }
         // The record is what is durable here; the memory that holds the files needs no sync.

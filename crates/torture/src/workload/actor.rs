@@ -29,8 +29,14 @@ pub(crate) enum Patience {
 /// Longest that anything may take before it counts as hanging.
 const HANGS: Duration = Duration::from_secs(30);
 
+/// What `Step::Rest` gives to the threads in the background: more than an interval of theirs.
+const REST: Duration = Duration::from_millis(40);
+
 /// How long `Patience::Short` is.
 const MOMENT: Duration = Duration::from_millis(10);
+
+/// How long a store may take to accept again by itself.
+const MENDS: Duration = Duration::from_secs(10);
 
 /// Most deliveries taken from a lane at once.
 const BATCH: usize = 64;
@@ -105,6 +111,9 @@ impl<'a> Actor<'a> {
                 break;
             }
         }
+        if result.is_ok() && self.patience == Patience::Short {
+            result = self.mends().await;
+        }
         let stopping = self.store.clone();
         let stopped = tokio::task::spawn_blocking(move || stopping.stop());
         if tokio::time::timeout(HANGS, stopped).await.is_err() && result.is_ok() {
@@ -112,6 +121,28 @@ impl<'a> Actor<'a> {
         }
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         (history.clone(), result)
+    }
+
+    /// Once nothing fails any more: everything that was sent is accepted, or the store says why not.
+    async fn mends(&mut self) -> Result<(), String> {
+        self.disk.recorder.set_plan(Plan::default());
+        let sent: Vec<_> = {
+            let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+            history.all().sent.into_keys().collect()
+        };
+        self.patience = Patience::Full;
+        let accepted = tokio::time::timeout(MENDS, self.accept(&[sent])).await;
+        self.patience = Patience::Short;
+        match accepted {
+            Ok(accepted) => accepted,
+            Err(_elapsed) => {
+                let health = self.store.health();
+                match health.unavailable.is_some() || !health.degraded.is_empty() {
+                    true => Ok(()),
+                    false => Err("it neither accepts again nor says why".to_owned()),
+                }
+            }
+        }
     }
 
     async fn step(&mut self, step: &Step) -> Result<(), String> {
@@ -146,9 +177,11 @@ impl<'a> Actor<'a> {
                 Ok(())
             }
             Step::Rest => {
-                tokio::time::sleep(Duration::from_millis(40)).await;
+                tokio::time::sleep(REST).await;
                 Ok(())
             }
+            // A start that fails is another case: there the first one is.
+            Step::Restart if self.patience == Patience::Short => Ok(()),
             Step::Restart => self.restart(),
             Step::FailSync(path) => {
                 if self.patience == Patience::Full {

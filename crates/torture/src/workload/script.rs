@@ -10,6 +10,9 @@ use wayhold_store::{NewEvent, Options};
 use super::{DESTINATIONS, SOURCE};
 use crate::dice::Dice;
 
+/// What names of progress files begin with.
+const PROGRESS: &str = "state-";
+
 /// What is done to a store, step by step.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
@@ -114,9 +117,9 @@ impl Script {
                     _ => Step::Rest,
                 }),
                 _ => {
-                    let files = ["state-", ".db-wal", ".idx"];
+                    let files = [PROGRESS, ".db-wal", ".idx"];
                     let file = files.get(script.below(&mut dice, 3)).copied();
-                    script.steps.push(Step::FailSync(file.unwrap_or("state-")));
+                    script.steps.push(Step::FailSync(file.unwrap_or(PROGRESS)));
                     script.accept(&mut dice);
                     script.deliver(&mut dice);
                 }
@@ -124,6 +127,12 @@ impl Script {
         }
         script.steps.push(Step::Rest);
         script
+    }
+
+    /// Whether a sync of progress fails in it.
+    pub(super) fn fails_progress(&self) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|step| matches!(step, Step::FailSync(path) if *path == PROGRESS))
     }
 
     fn below(&self, dice: &mut Dice, bound: usize) -> usize {
