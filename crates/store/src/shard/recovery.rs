@@ -70,12 +70,12 @@ impl Opening<'_> {
         failpoint!("recover.begun");
         let resolved = self.finish_removals()?;
         failpoint!("recover.removals-finished");
-        let files = self.sort_files()?;
+        let mut files = self.sort_files()?;
         // Without a mark nobody knows how the last run ended, if there was one.
         let unclean = mark.map_or(!files.databases.is_empty(), |mark| !mark.clean);
         // A mark without a whole slot proves nothing: what follows the sealed segments is copied.
         let mark = mark.unwrap_or_default();
-        let (mut segments, remembered) = self.indexed(&files)?;
+        let (mut segments, remembered) = self.indexed(&mut files)?;
         let mut left = self.unindexed(&files, &mark)?;
 
         let number = files.highest.max(mark.newest()).max(resolved) + 1;
@@ -230,9 +230,13 @@ impl Opening<'_> {
         }
     }
 
-    /// Opens sealed segments, and those of which only the index file is left.
+    /// Opens sealed segments, and those of which only the index file is left. What was sealed without a row
+    /// is removed.
     #[expect(clippy::type_complexity, reason = "two lists of the same thing")]
-    fn indexed(&self, files: &Files) -> Result<(Vec<Arc<Segment>>, Vec<Arc<Segment>>), OpenError> {
+    fn indexed(
+        &self,
+        files: &mut Files,
+    ) -> Result<(Vec<Arc<Segment>>, Vec<Arc<Segment>>), OpenError> {
         let (mut whole, mut remembered) = (Vec::new(), Vec::new());
         for &number in &files.indexes {
             let path = index_path(self.dir(), number);
@@ -260,6 +264,7 @@ impl Opening<'_> {
                 let removed = unlink_database(self.disk(), &segment.path)
                     .and_then(|()| self.disk().unlink(&path));
                 removed.map_err(|error| unusable(&path, &error))?;
+                files.databases.remove(&number);
             } else if files.databases.contains(&number) {
                 self.note_closed(&segment);
                 whole.push(Arc::new(segment));

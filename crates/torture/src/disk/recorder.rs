@@ -73,6 +73,9 @@ pub(crate) enum Operation {
 pub(crate) enum Fault {
     /// EIO.
     Io,
+    /// EIO; what a sync was to make durable is gone at once, as from a page cache that needs the room, and
+    /// not only after a power failure.
+    Forgets,
     /// ENOSPC.
     NoSpace,
     /// Half of a write is done, then there is no space; any other call fails with EIO.
@@ -93,9 +96,6 @@ pub(crate) struct Plan {
     pub(crate) path: Option<&'static str>,
     /// Says of every sync that it went well, and does none.
     pub(crate) lying: bool,
-    /// Whether what a failed sync was to make durable is gone at once, as from a page cache that needs the
-    /// room, and not only after a power failure.
-    pub(crate) forgets: bool,
 }
 
 /// What was recorded: what the disk held before, and every call since.
@@ -215,7 +215,7 @@ impl Log {
 
     /// A sync of this file fails: nothing that it was for will ever be durable.
     pub(super) fn sync_failed(&mut self, root: &Path, inode: Inode) {
-        if self.plan.forgets
+        if self.plan.fault == Some(Fault::Forgets)
             && let Some((path, _)) = self.present.iter().find(|(_, one)| **one == inode)
             && let Err(error) = self.forget(&root.join(path), inode)
         {
@@ -291,7 +291,7 @@ impl Fault {
     /// As the system would say it.
     pub(super) fn error(self) -> io::Error {
         let error = match self {
-            Self::Io | Self::Short => rustix::io::Errno::IO,
+            Self::Io | Self::Forgets | Self::Short => rustix::io::Errno::IO,
             Self::NoSpace => rustix::io::Errno::NOSPC,
         };
         error.into()

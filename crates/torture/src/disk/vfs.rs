@@ -281,7 +281,7 @@ unsafe extern "C" fn write(
         let (mut log, fault) = handle.recorder.enter(Operation::Write, &handle.path);
         let (amount, answer) = match fault {
             None => (amount, ffi::SQLITE_OK),
-            Some(Fault::Io) => return ffi::SQLITE_IOERR_WRITE,
+            Some(Fault::Io | Fault::Forgets) => return ffi::SQLITE_IOERR_WRITE,
             Some(Fault::NoSpace) => return ffi::SQLITE_FULL,
             Some(Fault::Short) => (amount / 2, ffi::SQLITE_FULL),
         };
@@ -407,7 +407,7 @@ unsafe extern "C" fn shm_map(
             {
                 None => {}
                 Some(Fault::NoSpace) => return ffi::SQLITE_IOERR_SHMSIZE,
-                Some(Fault::Io | Fault::Short) => return ffi::SQLITE_IOERR_SHMMAP,
+                Some(Fault::Io | Fault::Forgets | Fault::Short) => return ffi::SQLITE_IOERR_SHMMAP,
             }
         }
         pass!(xShmMap, file, page, page_size, extend, out)

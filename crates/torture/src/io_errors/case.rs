@@ -36,12 +36,12 @@ impl Case {
         let plan = Plan {
             at: Some(call),
             fault: Some(match mode / 2 {
-                0 | 3 => Fault::Io,
+                0 => Fault::Io,
                 1 => Fault::NoSpace,
-                _ => Fault::Short,
+                2 => Fault::Short,
+                _ => Fault::Forgets,
             }),
             for_good: mode % 2 == 1,
-            forgets: mode / 2 == 3,
             lying: planted,
             ..Plan::default()
         };
