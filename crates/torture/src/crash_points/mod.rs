@@ -29,7 +29,7 @@ const SCRIPTS: u64 = 10;
 const ACKNOWLEDGED_MIN: usize = 5;
 
 /// Below so many points a run says nothing of what it never met.
-const COUNTERS_FROM: u64 = 2_000;
+const COUNTERS_FROM: u64 = 10_000;
 
 /// What is tried.
 #[derive(Clone, Debug, Args)]

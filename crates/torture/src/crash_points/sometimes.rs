@@ -30,6 +30,8 @@ impl Sometimes {
         let torn = matches!(fate, Fate::Torn(_));
         self.torn_logs += u64::from(torn && last.is_some_and(|path| ends(path, ".db-wal")));
         self.names += u64::from(model.has_unsynced_names());
+        let mut names = model.names();
+        self.leaving += u64::from(names.any(|path| ends(path, ".db.gone")));
         for path in model.unsynced_files() {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             self.index_files_in_part += u64::from(name.ends_with(".idx.tmp"));
@@ -37,7 +39,6 @@ impl Sometimes {
             self.progress += u64::from(name.starts_with("state-"));
             self.catalogues += u64::from(name.starts_with("catalog.db"));
             self.checkpoints += u64::from(name.ends_with(".db") && !name.starts_with("state-"));
-            self.leaving += u64::from(name.contains(".gone"));
         }
     }
 

@@ -185,6 +185,11 @@ impl Model {
         })
     }
 
+    /// All names, as the running system sees them.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Path> {
+        self.present.keys().map(PathBuf::as_path)
+    }
+
     /// Whether a change of names is not synced.
     pub(crate) fn has_unsynced_names(&self) -> bool {
         self.unsynced.values().any(|renames| !renames.is_empty())

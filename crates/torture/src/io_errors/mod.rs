@@ -25,7 +25,7 @@ const COUNT: u64 = 500;
 const AT_A_TIME: usize = 4;
 
 /// Below so many faults a run says nothing of the kinds of calls that it never met.
-const COUNTERS_FROM: u64 = 400;
+const COUNTERS_FROM: u64 = 1_000;
 
 /// Kinds of calls of which some must have failed.
 const OPERATIONS: [Operation; 9] = [

@@ -12,8 +12,8 @@ use wayhold_store::{
     RunState, Store,
 };
 
-use super::history::{Fact, History, Stage};
-use super::script::{Ending, Script, Step};
+use super::history::{Delivery as Owed, Fact, History, Stage};
+use super::script::{Ending, RETENTION, Script, Step};
 use super::{DESTINATIONS, HandClock, destination_names};
 use crate::disk::{Fault, Operation, Plan, Recorded};
 
@@ -28,6 +28,9 @@ pub(crate) enum Patience {
 
 /// Longest that anything may take before it counts as hanging.
 const HANGS: Duration = Duration::from_secs(30);
+
+/// How long `Step::Clean` waits for the store to look at its segments twice.
+const CLEANED: Duration = Duration::from_millis(800);
 
 /// What `Step::Rest` gives to the threads in the background: more than an interval of theirs.
 const REST: Duration = Duration::from_millis(40);
@@ -180,6 +183,7 @@ impl<'a> Actor<'a> {
                 tokio::time::sleep(REST).await;
                 Ok(())
             }
+            Step::Clean => self.clean().await,
             // A start that fails is another case: there the first one is.
             Step::Restart if self.patience == Patience::Short => Ok(()),
             Step::Restart => self.restart(),
@@ -215,6 +219,7 @@ impl<'a> Actor<'a> {
                 .filter_map(|event| self.script.event(*event, &self.destinations));
             let request = Request {
                 events: request.clone(),
+                over: self.script.over(request),
                 new: new.collect(),
                 store: self.store.clone(),
                 history: Arc::clone(&self.history),
@@ -264,6 +269,27 @@ impl<'a> Actor<'a> {
             };
             self.note(Fact::Became((event, destination), stage));
             handle.settle(&delivery.event, resolution);
+        }
+        Ok(())
+    }
+
+    /// Delivers everything, lets the retention pass, and waits for the segments to go. Those that a letter
+    /// refers to stay, and what a fault holds up is given up on.
+    async fn clean(&mut self) -> Result<(), String> {
+        for destination in 0..DESTINATIONS {
+            for _ in 0..2 {
+                self.deliver(destination, usize::MAX, Ending::Delivered)?;
+            }
+        }
+        self.durable().await?;
+        self.clock.forward(RETENTION * 2);
+        let begun = Instant::now();
+        while begun.elapsed() < CLEANED {
+            let figures = self.store.figures();
+            if figures.segments_closed + figures.segments_retained == 0 {
+                break;
+            }
+            tokio::time::sleep(REST).await;
         }
         Ok(())
     }
@@ -323,7 +349,7 @@ impl<'a> Actor<'a> {
             if !self.done(self.store.dead_letters().redrive(letter.id, "operator"))? {
                 continue;
             }
-            self.note(Fact::Durable);
+            self.note(Fact::DurableOf(delivery));
             let Some(ending) = ending else { continue };
             let (stage, resolution) = match ending {
                 Ending::Dead => (Stage::Dead, Resolution::DeadLettered(self.attempt(9))),
@@ -352,7 +378,7 @@ impl<'a> Actor<'a> {
                 .dead_letters()
                 .discard(letter.id, "operator", "of no use");
             if self.done(discarded)? {
-                self.note(Fact::Durable);
+                self.note(Fact::DurableOf(delivery));
             }
         }
         Ok(())
@@ -433,6 +459,8 @@ fn start(
 /// One request of a producer, which sends it again until it is answered with success.
 struct Request {
     events: Vec<usize>,
+    /// Deliveries that are over a limit.
+    over: Vec<Owed>,
     new: Vec<NewEvent>,
     store: Store,
     history: Arc<Mutex<History>>,
@@ -444,6 +472,9 @@ impl Request {
     async fn send(self) -> Result<(), String> {
         for event in &self.events {
             note(&self.history, &self.disk, Fact::Sent(*event));
+        }
+        for delivery in &self.over {
+            self.sets_aside(*delivery);
         }
         let begun = Instant::now();
         loop {
@@ -473,6 +504,15 @@ impl Request {
                 Patience::Full | Patience::Short => {}
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// An event that is stored for the first time leaves this as a dead letter; a repetition changes nothing.
+    fn sets_aside(&self, delivery: Owed) {
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        if !history.all().stored.contains_key(&delivery.0) {
+            let calls = self.disk.recorder.calls();
+            history.note(calls, Fact::Became(delivery, Stage::Dead));
         }
     }
 

@@ -29,7 +29,9 @@ pub(crate) enum Fact {
     Stored(usize, Position),
     /// The store was told that a delivery stands so from now on.
     Became(Delivery, Stage),
-    /// Everything that it was told of deliveries was acknowledged as durable.
+    /// What it was told of this delivery was acknowledged as durable.
+    DurableOf(Delivery),
+    /// Everything that it was told of deliveries was.
     Durable,
     /// The destination was asked to pause or to run; `true`: paused.
     Pausing(usize, bool),
@@ -94,18 +96,24 @@ impl Expected {
                 let stages = self.stages.entry(*delivery);
                 stages.or_insert_with(|| vec![Stage::Pending]).push(*stage);
             }
-            Fact::Durable => {
-                for stages in self.stages.values_mut() {
-                    let before_last = stages.len().saturating_sub(1);
-                    stages.drain(..before_last);
-                }
-            }
+            Fact::DurableOf(delivery) => self.durable(|one| one == delivery),
+            Fact::Durable => self.durable(|_| true),
             Fact::Pausing(destination, paused) => {
                 let may = self.paused.entry(*destination);
                 may.or_insert_with(|| vec![false]).push(*paused);
             }
             Fact::Paused(destination, paused) => {
                 self.paused.insert(*destination, vec![*paused]);
+            }
+        }
+    }
+
+    fn durable(&mut self, concerns: impl Fn(&Delivery) -> bool) {
+        for (delivery, stages) in &mut self.stages {
+            // What is told of an event before it is stored concerns a later attempt to store it.
+            if concerns(delivery) && self.stored.contains_key(&delivery.0) {
+                let before_last = stages.len().saturating_sub(1);
+                stages.drain(..before_last);
             }
         }
     }

@@ -10,6 +10,9 @@ use wayhold_store::{NewEvent, Options};
 use super::{DESTINATIONS, SOURCE};
 use crate::dice::Dice;
 
+/// How long resolved segments are kept, where they are.
+pub(super) const RETENTION: Duration = Duration::from_secs(3600);
+
 /// What names of progress files begin with.
 const PROGRESS: &str = "state-";
 
@@ -33,6 +36,8 @@ pub(crate) struct Sent {
     key: Option<u64>,
     /// Destinations by index.
     pub(crate) to: Vec<usize>,
+    /// Those of them that are over their limit: their deliveries become dead letters at once.
+    pub(crate) over: Vec<usize>,
     bytes: usize,
 }
 
@@ -63,6 +68,8 @@ pub(crate) enum Step {
     Forward(Duration),
     /// What runs in the background gets some time.
     Rest,
+    /// Everything is delivered, and what nobody needs any more is removed.
+    Clean,
     /// A clean stop and a new start.
     Restart,
     /// The next sync of such a file fails.
@@ -112,8 +119,9 @@ impl Script {
                     let by = Duration::from_secs(60 * dice.below(200));
                     script.steps.extend([Step::Forward(by), Step::Rest]);
                 }
-                14 => script.steps.push(match dice.below(2) {
+                14 => script.steps.push(match dice.below(3) {
                     0 => Step::Restart,
+                    1 => Step::Clean,
                     _ => Step::Rest,
                 }),
                 _ => {
@@ -125,7 +133,10 @@ impl Script {
                 }
             }
         }
-        script.steps.push(Step::Rest);
+        script.steps.push(match dice.one_in(2) {
+            true => Step::Clean,
+            false => Step::Rest,
+        });
         script
     }
 
@@ -150,9 +161,10 @@ impl Script {
     }
 
     fn send(&mut self, dice: &mut Dice) -> usize {
-        let to = (0..DESTINATIONS).filter(|_| dice.one_in(2)).collect();
+        let to: Vec<_> = (0..DESTINATIONS).filter(|_| dice.one_in(2)).collect();
         self.events.push(Sent {
             key: (!dice.one_in(6)).then(|| dice.below(5)),
+            over: to.iter().copied().filter(|_| dice.one_in(10)).collect(),
             to,
             bytes: match dice.below(8) {
                 0 => 0,
@@ -204,7 +216,7 @@ impl Script {
             mark_sync: Duration::from_millis(20),
             page_size: self.page_size,
             retention: match self.retains {
-                true => Duration::from_secs(3600),
+                true => RETENTION,
                 false => Duration::ZERO,
             },
             ..Options::default()
@@ -226,6 +238,15 @@ impl Script {
         self.events.get(event)?.key
     }
 
+    /// Deliveries of these events that are over a limit.
+    pub(super) fn over(&self, events: &[usize]) -> Vec<(usize, usize)> {
+        let sent = events
+            .iter()
+            .filter_map(|event| Some((*event, self.events.get(*event)?)));
+        let over = sent.flat_map(|(event, sent)| sent.over.iter().map(move |to| (event, *to)));
+        over.collect()
+    }
+
     /// An event as it is sent; `None` where the script has no such event.
     pub(super) fn event(&self, event: usize, destinations: &[DestinationId]) -> Option<NewEvent> {
         let sent = self.events.get(event)?;
@@ -235,12 +256,13 @@ impl Script {
         let data: Vec<u8> = (0..sent.bytes)
             .map(|_| dice.next().to_le_bytes()[0])
             .collect();
-        new_event(
-            &Self::id(event),
-            &key,
-            data,
-            DestinationSet::new(to.copied()),
-        )
+        let to = DestinationSet::new(to.copied());
+        let mut new = new_event(&Self::id(event), &key, data, to)?;
+        if !sent.over.is_empty() {
+            let over = sent.over.iter().filter_map(|over| destinations.get(*over));
+            new.set_aside = Some(Arc::new(DestinationSet::new(over.copied())));
+        }
+        Some(new)
     }
 }
 
