@@ -67,7 +67,7 @@ impl Readers {
             None => {
                 let (reader, _) =
                     SegmentReader::open(&segment.path, Some(segment.identity), hash_seed, vfs)?;
-                self.keep(segment, reader)
+                self.keep(segment, reader).ok_or(SegmentError::Dropped)?
             }
         };
         let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,17 +95,20 @@ impl Readers {
         Some(reader)
     }
 
-    fn keep(&self, segment: &Segment, reader: SegmentReader) -> SharedReader {
+    /// Shares a connection; `None` where the segment was dropped meanwhile. Whoever reads is known here until
+    /// it has ended: its files are cut while they are removed, and nobody may have them then.
+    fn keep(&self, segment: &Segment, reader: SegmentReader) -> Option<SharedReader> {
         let reader = Arc::new(Mutex::new(reader));
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if segment.is_dropped() {
-            // It was dropped meanwhile; a connection that stayed open would hold its space.
-            return reader;
+            return None;
         }
         if open.len() >= self.open_max {
-            open.remove(0);
+            let mut readers = open.iter();
+            let idle = readers.position(|(_, reader)| Arc::strong_count(reader) == 1);
+            idle.map(|at| open.remove(at));
         }
         open.push((segment.number(), Arc::clone(&reader)));
-        reader
+        Some(reader)
     }
 }

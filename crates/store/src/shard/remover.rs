@@ -126,7 +126,11 @@ impl Pace<'_> {
                 true => disk.len(&path)?,
                 false => continue,
             };
-            let step = self.shard.options.removal_step;
+            // Who had the shared index mapped and is cut short dies of it; it is small.
+            let step = match path.extension() {
+                Some(extension) if extension == "db-shm" => u64::MAX,
+                _ => self.shard.options.removal_step,
+            };
             while bytes > step {
                 bytes -= step;
                 let begun = Instant::now();
