@@ -142,6 +142,13 @@ impl Calls for RecordedDisk {
         })
     }
 
+    fn remove_empty(&self, path: &Path) -> io::Result<()> {
+        let remove = || SystemDisk.remove_empty(path);
+        self.change(Operation::Remove, path, remove, |path| Call::Remove {
+            path: path.to_owned(),
+        })
+    }
+
     fn rename_file(&self, from: &Path, to: &Path) -> io::Result<()> {
         let to_name = self.name(to)?;
         let rename = || SystemDisk.rename_file(from, to);
