@@ -373,3 +373,41 @@ async fn a_new_catalogue_needs_every_name_and_pauses_everything() {
     assert_eq!(one.state, wayhold_store::RunState::Paused);
     store.stop();
 }
+
+/// The state file of another shard would say of deliveries that they are resolved when they are not.
+#[tokio::test]
+async fn state_files_that_changed_places_resolve_nothing_of_each_other() {
+    let clock = HandClock::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &options(), &clock);
+    let to = destinations(&store, 1)[0];
+    fill(&store, 0, EVENTS, EVENTS, &[to]).await;
+    let mut lane = store.lane(to).unwrap();
+    let handle = lane.handle();
+    let mut owed = BTreeSet::new();
+    for delivery in drain(&mut lane, 100) {
+        match delivery.event.position.shard.0 {
+            0 => drop(owed.insert(delivery.event.event.id().to_owned())),
+            _ => handle.settle(&delivery.event, wayhold_store::Resolution::Delivered),
+        }
+    }
+    handle.durable().await.unwrap();
+    store.stop();
+    let states = ["g1/s0", "g1/s1"].map(|shard| dir.path().join(shard).join("state-1.db"));
+    let [first, second] = states.each_ref().map(|path| std::fs::read(path).unwrap());
+    std::fs::write(&states[0], second).unwrap();
+    std::fs::write(&states[1], first).unwrap();
+    assert!(surviving(dir.path()).is_superset(&owed));
+    let (store, recovery) = open(dir.path(), &options(), &clock);
+    let mut lane = store.lane(to).unwrap();
+    let given: BTreeSet<String> = support::ids(&drain(&mut lane, 100)).into_iter().collect();
+    assert!(
+        given.is_superset(&owed),
+        "{} of {}",
+        given.len(),
+        owed.len()
+    );
+    let told = recovery.findings.join("\n");
+    assert!(told.contains("belongs to another shard"), "{told}");
+    store.stop();
+}

@@ -112,3 +112,31 @@ async fn a_newer_file_of_any_kind_is_refused_by_name_and_nothing_is_changed() {
         assert_eq!(contents(dir.path()), before, "{kind}");
     }
 }
+
+/// What an index file says follows from its segment's rows, so an older one is made again from them.
+#[tokio::test]
+async fn a_store_with_index_files_of_the_first_format_opens_and_makes_them_again() {
+    let (dir, clock) = stopped().await;
+    let shard = dir.path().join("g1/s0");
+    let mut aged = 0;
+    for entry in std::fs::read_dir(&shard).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|ending| ending == "idx") {
+            age_into(&path, 1);
+            aged += 1;
+        }
+    }
+    assert!(aged > 1, "{aged}");
+    let (store, recovery) = open(dir.path(), &tiny(), &clock);
+    let told = recovery.findings.join("\n");
+    assert_eq!(told.matches("older than").count(), aged, "{told}");
+    let to = destinations(&store, 1);
+    let mut lane = store.lane(to[0]).unwrap();
+    assert_eq!(
+        support::ids(&support::drain(&mut lane, 100)),
+        support::names(0..20)
+    );
+    let again = fill(&store, 0, 20, 5, &to).await;
+    assert!(again.iter().all(|receipt| receipt.duplicate));
+    store.stop();
+}
