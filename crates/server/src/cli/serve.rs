@@ -123,6 +123,14 @@ async fn open(config: &Config, ports: &Ports) -> Result<(Store, wayhold_store::R
             Failure::new(Exit::Failed, error.to_string())
         }
     })?;
+    tracing::info!(
+        unclean_stop = recovery.unclean,
+        unproven_events = recovery.unproven,
+        segments = recovery.segments,
+        findings = recovery.findings.len(),
+        took_ms = recovery.took.as_millis(),
+        "the store is open"
+    );
     for finding in &recovery.findings {
         tracing::warn!(finding, "found while opening the store");
     }

@@ -10,8 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
 
-use wayhold_model::Generation;
-
 use super::manifest::{FORMAT, Manifest, ShardCopy};
 use super::pace::{Pace, Stop};
 use super::target::{Target, copy_connection, name_of, owner_only};
@@ -47,9 +45,9 @@ impl Store {
             }
         };
         let pace = Pace::beside(&stop, &progress.copied);
-        let made = Backup::begin(inner, to, &pace).and_then(|backup| backup.run(progress));
+        let backup = Backup::begin(inner, to, &pace)?;
         // Whatever failed because of it, this is the reason.
-        made.map_err(|error| match stop() {
+        backup.run(progress).map_err(|error| match stop() {
             Some(Stop::Stopping) => BackupError::Stopping,
             Some(Stop::Low) => BackupError::NoSpace,
             None => error,
@@ -90,7 +88,7 @@ impl<'a> Backup<'a> {
     }
 
     fn run(mut self, progress: &Progress) -> Result<Manifest, BackupError> {
-        let generations = self.generations();
+        let generations = self.inner.catalog.generations();
         let mut copying: Vec<Copying> = {
             let map = self.inner.shards.map();
             map.all().map(Copying::of).collect()
@@ -119,7 +117,7 @@ impl<'a> Backup<'a> {
             self.write_mark(one)?;
         }
         self.copy_catalog()?;
-        if self.generations() != generations {
+        if self.inner.catalog.generations() != generations {
             return Err(BackupError::Resharded);
         }
         failpoint!("backup.before-manifest");
@@ -136,11 +134,6 @@ impl<'a> Backup<'a> {
             files,
             left_out,
         })
-    }
-
-    fn generations(&self) -> Vec<Generation> {
-        let records = self.inner.catalog.generations().into_iter();
-        records.map(|record| record.generation).collect()
     }
 
     fn copy_state(&mut self, copying: &Copying) -> Result<(), BackupError> {

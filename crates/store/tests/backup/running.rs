@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wayhold_model::DestinationId;
 use wayhold_store::backup::{BackupError, Progress};
-use wayhold_store::{RunState, Store};
+use wayhold_store::{Options, RunState, Store};
 
 use crate::disk::HookedDisk;
 use crate::mortal::MortalDisk;
@@ -222,6 +222,84 @@ async fn a_second_backup_is_refused_and_a_stop_ends_the_first() {
     let ended = first.join().unwrap();
     assert!(matches!(ended, Err(BackupError::Stopping)), "{ended:?}");
     assert!(!backup.path().join("manifest.json").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_during_which_the_number_of_shards_changes_is_none_and_the_next_one_holds_all() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), HandClock::new());
+    let (begun, wait) = mpsc::channel::<()>();
+    let (go_on, held) = mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let place = tempfile::tempdir().unwrap();
+    let below = place.path().join("first");
+    // A mark is written once the segments are copied.
+    let disk = HookedDisk::new(move |_, path| {
+        if path.starts_with(&below) && path.ends_with("mark") && begun.send(()).is_ok() {
+            held.lock().unwrap().recv().ok();
+        }
+        Ok(())
+    });
+    let (store, _) =
+        Store::open_on(dir.path(), tiny(), Arc::new(clock.clone()), Arc::new(disk)).unwrap();
+    let to = destinations(&store, 1);
+    fill(&store, 0, 30, KEYS, &to).await;
+    let first = {
+        let (store, to) = (store.clone(), place.path().join("first"));
+        std::thread::spawn(move || store.back_up(&to, &Progress::default()))
+    };
+    wait.recv().unwrap();
+    drop(wait);
+    store.set_shards(3, "ada", None).unwrap();
+    fill(&store, 30, 30, KEYS, &to).await;
+    drop(go_on);
+    let ended = first.join().unwrap();
+    assert!(matches!(ended, Err(BackupError::Resharded)), "{ended:?}");
+    let (backup, copy) = (place.path().join("second"), place.path().join("copy"));
+    assert_eq!(back_up(&store, &backup).shards.len(), 4);
+    let original = store.catalog().node_id().to_owned();
+    store.stop();
+    let told = restored(&backup, &copy, &clock).unwrap();
+    let (restored, _) = open(&copy, &tiny(), &clock);
+    assert_restored(&restored, &told, &original);
+    assert_eq!(restored.shards(), 3, "as many as the original's newest");
+    let owed = pending(&restored, to[0]);
+    assert_eq!(owed.values().map(Vec::len).sum::<usize>(), 60);
+    assert!(owed.values().all(|of| of.is_sorted()), "{owed:?}");
+    restored.stop();
+}
+
+#[tokio::test]
+async fn a_volume_that_runs_low_ends_a_backup_and_words_about_the_directory_come_first() {
+    const MIB: u64 = 1024 * 1024;
+    let (dir, clock) = (tempfile::tempdir().unwrap(), HandClock::new());
+    let disk = HookedDisk::new(|_, _| Ok(()));
+    let options = Options {
+        min_free: Some(20 * MIB),
+        ..tiny()
+    };
+    let as_disk = Arc::new(disk.clone());
+    let (store, _) = Store::open_on(dir.path(), options, Arc::new(clock.clone()), as_disk).unwrap();
+    let to = destinations(&store, 1);
+    fill(&store, 0, 30, KEYS, &to).await;
+    disk.set_volume(10 * MIB);
+    eventually("the volume is low", || store.health().unavailable.is_some());
+    let place = tempfile::tempdir().unwrap();
+    let backup = place.path().join("backup");
+    let ended = store.back_up(&backup, &Progress::default());
+    assert!(matches!(ended, Err(BackupError::NoSpace)), "{ended:?}");
+    std::fs::write(backup.join("notes.txt"), "mine").unwrap();
+    let ended = store.back_up(&backup, &Progress::default());
+    assert!(
+        matches!(ended, Err(BackupError::Destination { .. })),
+        "{ended:?}"
+    );
+    std::fs::remove_file(backup.join("notes.txt")).unwrap();
+    disk.set_volume(u64::MAX);
+    eventually("there is room again", || {
+        store.health().unavailable.is_none()
+    });
+    back_up(&store, &backup);
+    store.stop();
 }
 
 #[tokio::test]

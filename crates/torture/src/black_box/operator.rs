@@ -1,6 +1,7 @@
-//! An operator at work beside the load: redrives and discards dead letters, pauses and resumes, so that faults
-//! meet these as well.
+//! An operator at work beside the load: redrives and discards dead letters, pauses and resumes, makes backups, so
+//! that faults meet these as well.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -26,8 +27,10 @@ impl Operator {
         let stop = Arc::new(AtomicBool::new(false));
         let (plan, until) = (Arc::clone(plan), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
+            let backups = tempfile::tempdir().expect("a place for backups");
+            let backup = backups.path().join("backup");
             while !until.load(Ordering::Relaxed) {
-                act(&plan);
+                act(&plan, &backup);
                 std::thread::sleep(PAUSE);
             }
         });
@@ -54,9 +57,17 @@ impl Drop for Operator {
 }
 
 /// One action; that the server is away or says no is no surprise.
-fn act(plan: &Plan) {
-    match plan.seed.below(8) {
-        0 => {
+fn act(plan: &Plan, backup: &Path) {
+    match plan.seed.below(16) {
+        // The backup before is in the way; what is left of one that was cut off is for the server to clean up.
+        2 => {
+            if backup.join("manifest.json").exists() {
+                std::fs::remove_dir_all(backup).ok();
+            }
+            let body = format!(r#"{{"to":{:?}}}"#, backup.display().to_string());
+            post(plan, "/v1/backups", &body);
+        }
+        0 | 8 => {
             post(
                 plan,
                 "/v1/destinations/hook/pause",
@@ -64,7 +75,7 @@ fn act(plan: &Plan) {
             );
             post(plan, "/v1/destinations/hook/resume", "{}");
         }
-        1 => {
+        1 | 9 => {
             if let Some((letter, event)) = a_letter(plan) {
                 plan.history.discard(event, false);
                 let target = format!("/v1/dead-letters/{letter}/discard");
