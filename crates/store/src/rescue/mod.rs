@@ -8,6 +8,7 @@ mod shard;
 
 pub mod inspect;
 
+mod finding;
 pub mod verify;
 
 pub mod export;
