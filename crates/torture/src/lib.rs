@@ -5,6 +5,7 @@ pub mod black_box;
 pub mod crash_points;
 pub mod io_errors;
 pub mod kill;
+pub mod model;
 pub mod power_cut;
 
 mod budget;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use wayhold_torture::{Verdict, crash_points, io_errors, kill, power_cut};
+use wayhold_torture::{Verdict, crash_points, io_errors, kill, model, power_cut};
 
 /// Tries by force whether the promises hold. Exit code 0: they held; 1: one broke (as it must under
 /// `--control`); 2: it could not be told.
@@ -22,6 +22,8 @@ enum Kind {
     IoErrors(io_errors::Arguments),
     /// `kill -9` with many requests in flight.
     Kill(kill::Arguments),
+    /// Random sequences of operations against a small reference.
+    Model(model::Arguments),
     /// The power of the machine fails under load, on a real filesystem.
     PowerCut(power_cut::Arguments),
 }
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Kind::CrashPoints(arguments) => crash_points::run(&arguments),
         Kind::IoErrors(arguments) => io_errors::run(&arguments),
         Kind::Kill(arguments) => kill::run(&arguments),
+        Kind::Model(arguments) => model::run(&arguments),
         Kind::PowerCut(arguments) => power_cut::run(&arguments),
     };
     match &verdict {
