@@ -120,7 +120,6 @@ impl<'a> Backup<'a> {
         if self.inner.catalog.generations() != generations {
             return Err(BackupError::Resharded);
         }
-        failpoint!("backup.before-manifest");
         let made_at = self.inner.clock.now().as_micros();
         let (begun_at, left_out) = (self.begun_at, self.left_out);
         let node_id = self.inner.catalog.node_id().to_owned();
