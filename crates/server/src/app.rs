@@ -272,7 +272,10 @@ impl App {
 fn other_shards(config: &Config, made: usize) -> Option<String> {
     let wanted = config.store.shards;
     (config.shards_chosen && usize::from(wanted) != made).then(|| {
-        format!("store.shards = {wanted} changes nothing: the data directory was made with {made}")
+        format!(
+            "store.shards = {wanted} is for a new data directory; this one spreads new events over {made} \
+             (`wayhold shards set` changes it)"
+        )
     })
 }
 
@@ -320,7 +323,7 @@ mod tests {
         assert_eq!(other_shards(&config("shards = 3"), 3), None);
         let told = other_shards(&config("shards = 3"), 2).unwrap();
         assert!(
-            told.contains("store.shards = 3") && told.contains("with 2"),
+            told.contains("store.shards = 3") && told.contains("over 2"),
             "{told}"
         );
     }

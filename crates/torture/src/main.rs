@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use wayhold_torture::{Verdict, crash_points, io_errors, kill, model, power_cut};
+use wayhold_torture::{Verdict, crash_points, io_errors, kill, model, power_cut, reshard};
 
 /// Tries by force whether the promises hold. Exit code 0: they held; 1: one broke (as it must under
 /// `--control`); 2: it could not be told.
@@ -26,6 +26,8 @@ enum Kind {
     Model(model::Arguments),
     /// The power of the machine fails under load, on a real filesystem.
     PowerCut(power_cut::Arguments),
+    /// The number of shards changes under load, with kills.
+    Reshard(reshard::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Kind::Kill(arguments) => kill::run(&arguments),
         Kind::Model(arguments) => model::run(&arguments),
         Kind::PowerCut(arguments) => power_cut::run(&arguments),
+        Kind::Reshard(arguments) => reshard::run(&arguments),
     };
     match &verdict {
         Verdict::Held => {}

@@ -14,5 +14,6 @@ pub mod backups;
 pub mod dead_letters;
 pub mod destinations;
 pub mod health;
+pub mod shards;
 pub mod status;
 pub mod tokens;

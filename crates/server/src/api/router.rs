@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 
-use super::{backups, dead_letters, destinations, health, lookup, status, tokens};
+use super::{backups, dead_letters, destinations, health, lookup, shards, status, tokens};
 use crate::app::App;
 use crate::http::{pages, unserved};
 
@@ -14,6 +14,7 @@ pub fn api(app: &Arc<App>) -> Router {
         .merge(lookup::routes())
         .merge(destinations::routes())
         .merge(dead_letters::routes())
+        .merge(shards::routes())
         .merge(status::routes())
         .merge(tokens::routes())
         .merge(backups::routes())

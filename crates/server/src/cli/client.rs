@@ -173,6 +173,14 @@ impl Client {
         self.json(Method::GET, path, None).await
     }
 
+    /// Puts the server into a state.
+    ///
+    /// # Errors
+    /// When no server answers, or it answers with a problem.
+    pub async fn put(&mut self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.json(Method::PUT, path, Some(body)).await
+    }
+
     /// Asks the server to do something, with a JSON body or none.
     ///
     /// # Errors

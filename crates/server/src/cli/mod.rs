@@ -17,6 +17,7 @@ pub mod events;
 pub mod health;
 pub mod send;
 pub mod serve;
+pub mod shards;
 pub mod status;
 pub mod store;
 pub mod tokens;
@@ -53,6 +54,7 @@ enum Command {
     Destinations(destinations::Destinations),
     #[command(alias = "dlq")]
     DeadLetters(dead_letters::DeadLetters),
+    Shards(shards::Shards),
     Tokens(tokens::Tokens),
     #[command(subcommand)]
     Config(config::Config),
@@ -75,6 +77,7 @@ impl Command {
             Self::Events(events) => block_on(events.run(output)),
             Self::Destinations(destinations) => block_on(destinations.run(output)),
             Self::DeadLetters(dead_letters) => block_on(dead_letters.run(output)),
+            Self::Shards(shards) => block_on(shards.run(output)),
             Self::Tokens(tokens) => block_on(tokens.run(output)),
             Self::Send(send) => block_on(send.run(output)),
             Self::Demo(demo) => block_on(demo.run(output)),

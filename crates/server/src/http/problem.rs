@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use serde_json::{Value, json};
-use wayhold_store::{CatalogError, LetterError, ReadError};
+use wayhold_store::{CatalogError, LetterError, ReadError, ReshardError};
 
 use crate::auth::CreateError;
 use crate::backups::BeginError;
@@ -453,6 +453,28 @@ impl From<BeginError> for Problem {
                 Self::new(ProblemType::InvalidRequest, detail).with("field", "to")
             }
             BeginError::Audit(error) => error.into(),
+        }
+    }
+}
+
+impl From<ReshardError> for Problem {
+    fn from(error: ReshardError) -> Self {
+        let detail = error.to_string();
+        match error {
+            ReshardError::Count => {
+                Self::new(ProblemType::InvalidRequest, detail).with("field", "count")
+            }
+            ReshardError::TooMany { .. } => Self::new(ProblemType::StateConflict, detail),
+            ReshardError::Catalog(error) => error.into(),
+            // Paths of the server's disk are for its log.
+            ReshardError::Files(error) => {
+                tracing::error!(%error, "files of a new generation of shards cannot be made");
+                Self::new(
+                    ProblemType::Unavailable,
+                    "the files of the new shards cannot be made; events go where they went before",
+                )
+            }
+            ReshardError::Stopping => Self::new(ProblemType::Stopping, detail),
         }
     }
 }

@@ -65,6 +65,11 @@ impl Client {
         self.request("POST", target, headers, body)
     }
 
+    pub fn put(&mut self, target: &str, body: &[u8]) -> Result<Answer, Silence> {
+        let headers = "Content-Type: application/json\r\n";
+        self.request("PUT", target, headers, body)
+    }
+
     /// Sends a request and leaves before the answer.
     pub fn post_and_leave(&mut self, target: &str, headers: &str, body: &[u8]) {
         if self.connect().is_ok()
