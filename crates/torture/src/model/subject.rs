@@ -14,6 +14,7 @@ mod compare;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use wayhold_model::{DestinationId, DestinationSet, Position, StoredEvent, Timestamp};
@@ -27,6 +28,10 @@ use super::seen::Seen;
 use super::steps::{DESTINATIONS, Ending, Step};
 use super::values::{attempt, ended_as, event, number_of, resolution};
 use super::world::End;
+
+/// What is stored after a change of the number of shards is read once the older writers have ended, which they
+/// do by themselves: longer than this is never.
+const OLDER_ENDS: Duration = Duration::from_secs(20);
 
 /// Who acts on dead letters.
 const OPERATOR: &str = "model";
@@ -275,23 +280,29 @@ impl Subject {
     }
 
     fn read(&mut self, to: usize, max: usize) -> Checked {
-        let read = self.lane(to)?.lane.read(max);
-        let read: Vec<Delivery> = read.map_err(|error| error.to_string())?;
-        ensure!(
-            read.len() <= max,
-            "{} were read, at most {max} asked for",
-            read.len()
-        );
-        let is_end = read.is_empty();
-        for delivery in read {
-            self.take(to, delivery)?;
-        }
-        if is_end {
+        let deadline = Instant::now() + OLDER_ENDS;
+        loop {
+            let read = self.lane(to)?.lane.read(max);
+            let read: Vec<Delivery> = read.map_err(|error| error.to_string())?;
+            let count = read.len();
+            ensure!(count <= max, "{count} were read, at most {max} asked for");
+            for delivery in read {
+                self.take(to, delivery)?;
+            }
+            if count > 0 {
+                return Ok(());
+            }
             let pending = self.reference.that_are(to, State::Pending);
             let missed: Vec<_> = pending.difference(&self.lane(to)?.read).copied().collect();
-            ensure!(missed.is_empty(), "lane {to} ended without {missed:?}");
+            if missed.is_empty() {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "lane {to} ended without {missed:?}"
+            );
+            std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
     }
 
     fn take(&mut self, to: usize, delivery: Delivery) -> Checked {
