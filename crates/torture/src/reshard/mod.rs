@@ -144,13 +144,13 @@ impl Change {
 /// Over how many shards new events are spread.
 fn shards(server: &Server) -> u64 {
     let listed = server.get("/v1/shards");
-    let newest = listed["items"].as_array().and_then(|items| items.last());
+    let newest = listed.get("items").unwrap().as_array().and_then(|items| items.last());
     newest.and_then(|one| one["shards"].as_u64()).unwrap()
 }
 
 fn generations(server: &Server) -> usize {
     let listed = server.get("/v1/shards");
-    listed["items"].as_array().map_or(0, Vec::len)
+    listed.get("items").unwrap().as_array().map_or(0, Vec::len)
 }
 
 /// Waits until the load got further than this, and fails after a bound that only a stall reaches.
