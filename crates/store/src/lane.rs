@@ -70,6 +70,18 @@ impl Lane {
         Ok(batch.unwrap_or_default())
     }
 
+    /// Reads everything that is unresolved from the beginning again: for deliveries that became pending
+    /// behind the place where this had come to.
+    pub fn rewind(&mut self) {
+        let LaneHandle {
+            shards,
+            id,
+            destination,
+            bell,
+        } = &self.handle;
+        *self = Self::new(shards, *id, *destination, Arc::clone(bell));
+    }
+
     /// Reads again where reading failed.
     pub fn read_failed_again(&mut self) {
         self.places.try_failed_again();

@@ -7,7 +7,8 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
-use wayhold_store::{AttemptRecord, DeadLetter};
+use wayhold_model::DestinationId;
+use wayhold_store::{AttemptRecord, DeadLetter, LetterSelection};
 
 use super::body::Wish;
 use super::caller::{Caller, Operate, Read};
@@ -20,6 +21,8 @@ use crate::redelivery::letters::LISTED_MAX;
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/dead-letters", get(list))
+        .route("/v1/dead-letters/redrive", post(redrive_many))
+        .route("/v1/dead-letters/discard", post(discard_many))
         .route("/v1/dead-letters/{id}", get(show))
         .route("/v1/dead-letters/{id}/redrive", post(redrive))
         .route("/v1/dead-letters/{id}/discard", post(discard))
@@ -40,6 +43,8 @@ struct LetterBody {
     attempts: Vec<AttemptBody>,
     at: String,
     redriving: bool,
+    /// Whether it refers to its event, which stays in the store for it, and has no copy.
+    by_reference: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -79,6 +84,7 @@ impl LetterBody {
             attempts: letter.attempts.iter().map(AttemptBody::from).collect(),
             at: letter.at.to_string(),
             redriving: letter.redriving,
+            by_reference: letter.referred,
         }
     }
 }
@@ -102,11 +108,7 @@ async fn list(
         selection.map_err(|error| Problem::new(ProblemType::InvalidRequest, error.body_text()))?;
     let destination = match &selection.destination {
         None => None,
-        Some(name) => {
-            let records = app.store.catalog().destinations();
-            let found = records.into_iter().find(|record| record.name == *name);
-            Some(found.ok_or_else(|| super::destinations::unknown(name))?.id)
-        }
+        Some(name) => Some(named(&app, name)?),
     };
     let limit = selection.limit.unwrap_or(LISTED_MAX).clamp(1, LISTED_MAX);
     let letters = app
@@ -171,6 +173,81 @@ async fn discard(
         id,
         discarded: true,
     }))
+}
+
+/// Which dead letters are acted on together.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Many {
+    destination: String,
+    /// Only those of this class.
+    class: Option<String>,
+    /// Why, where they are ended.
+    #[serde(default)]
+    reason: String,
+}
+
+impl Many {
+    fn selection(&self, app: &App) -> Result<LetterSelection, Problem> {
+        Ok(LetterSelection {
+            destination: named(app, &self.destination)?,
+            class: self.class.clone(),
+        })
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct RedrivenBody {
+    destination: String,
+    redriven: u64,
+}
+
+async fn redrive_many(
+    State(app): State<Arc<App>>,
+    caller: Caller<Operate>,
+    Wish(many): Wish<Many>,
+) -> Result<(StatusCode, Json<RedrivenBody>), Problem> {
+    let which = many.selection(&app)?;
+    let redriven = app
+        .letters
+        .redrive_many(which, &caller.principal.name)
+        .await?;
+    let destination = many.destination;
+    Ok((
+        StatusCode::ACCEPTED,
+        Json(RedrivenBody {
+            destination,
+            redriven,
+        }),
+    ))
+}
+
+#[derive(Debug, Serialize)]
+struct ManyDiscardedBody {
+    destination: String,
+    discarded: u64,
+}
+
+async fn discard_many(
+    State(app): State<Arc<App>>,
+    caller: Caller<Operate>,
+    Wish(many): Wish<Many>,
+) -> Result<Json<ManyDiscardedBody>, Problem> {
+    let which = many.selection(&app)?;
+    let discarded = app
+        .letters
+        .discard_many(which, &caller.principal.name, &many.reason)
+        .await?;
+    Ok(Json(ManyDiscardedBody {
+        destination: many.destination,
+        discarded,
+    }))
+}
+
+fn named(app: &App, name: &str) -> Result<DestinationId, Problem> {
+    let records = app.store.catalog().destinations();
+    let found = records.into_iter().find(|record| record.name == *name);
+    Ok(found.ok_or_else(|| super::destinations::unknown(name))?.id)
 }
 
 fn number(id: &str) -> Result<u64, Problem> {

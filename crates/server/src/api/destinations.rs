@@ -9,6 +9,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use wayhold_model::Timestamp;
+use wayhold_store::PendingFate;
 
 use super::body::Wish;
 use super::caller::{Caller, Operate, Read};
@@ -27,6 +28,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/destinations/{name}", get(show))
         .route("/v1/destinations/{name}/pause", post(pause))
         .route("/v1/destinations/{name}/resume", post(resume))
+        .route("/v1/destinations/{name}/retire", post(retire))
         .route("/v1/destinations/{name}/test", post(test))
 }
 
@@ -149,6 +151,46 @@ async fn resume(
         .resume(&name, &caller.principal.name, why.reason.as_deref())
         .await?;
     one(&app, &name).await
+}
+
+/// What becomes of the deliveries that a destination is still owed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ending {
+    pending: String,
+}
+
+/// A destination of which everything was ended.
+#[derive(Debug, Serialize)]
+struct RetiredBody {
+    #[serde(flatten)]
+    destination: DestinationBody,
+    /// Deliveries that this request ended; 0 where an earlier one had ended them.
+    ended: u64,
+}
+
+async fn retire(
+    State(app): State<Arc<App>>,
+    caller: Caller<Operate>,
+    Path(name): Path<String>,
+    Wish(ending): Wish<Ending>,
+) -> Result<Json<RetiredBody>, Problem> {
+    let pending = PendingFate::from_name(&ending.pending).ok_or_else(|| {
+        let detail = format!(
+            "pending: expected \"dead-letter\" or \"discard\", found {:?}",
+            ending.pending
+        );
+        Problem::new(ProblemType::InvalidRequest, detail).with("field", "pending")
+    })?;
+    let retired = app
+        .dispatcher
+        .retire(&name, pending, &caller.principal.name)
+        .await?;
+    let Json(destination) = one(&app, &name).await?;
+    Ok(Json(RetiredBody {
+        destination,
+        ended: retired.ended,
+    }))
 }
 
 /// Whether a destination can be reached.

@@ -1,7 +1,7 @@
 //! `wayhold dead-letters`: deliveries that were given up, and an operator's second thought on them.
 
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::client::{Client, ServerArguments, path, with_query};
 use super::exit::Failure;
@@ -35,19 +35,58 @@ enum Verb {
         /// Its number.
         id: u64,
     },
-    /// Deliver one dead letter again, before any later event of its key that was not sent yet.
+    /// Deliver one dead letter again, or all that refer to their events, before any later event of its key
+    /// that was not sent yet.
     Redrive {
-        /// Its number.
-        id: u64,
+        #[command(flatten)]
+        which: Which,
     },
-    /// End one dead letter without delivering it.
+    /// End one dead letter, or all that refer to their events, without delivering them.
     Discard {
-        /// Its number.
-        id: u64,
+        #[command(flatten)]
+        which: Which,
         /// Why, for the audit trail.
         #[arg(long)]
         reason: String,
     },
+}
+
+/// One dead letter, or many.
+#[derive(Debug, clap::Args)]
+struct Which {
+    /// Number of one.
+    #[arg(
+        required_unless_present = "destination",
+        conflicts_with = "destination"
+    )]
+    id: Option<u64>,
+    /// All of this destination that refer to their events: set aside at its limit, or retired.
+    #[arg(long)]
+    destination: Option<String>,
+    /// Of those only the ones of this class, such as `backlog_limit` or `retired`.
+    #[arg(long, requires = "destination")]
+    class: Option<String>,
+}
+
+impl Which {
+    /// Where an action is asked for, and its body.
+    fn ask(&self, action: &str) -> (String, Map<String, Value>) {
+        let mut body = Map::new();
+        let Some(id) = self.id else {
+            body.insert("destination".to_owned(), json!(self.destination));
+            body.insert("class".to_owned(), json!(self.class));
+            return (path(["v1", "dead-letters", action]), body);
+        };
+        (letter(id, Some(action)), body)
+    }
+
+    /// How many, in words, of an answer that counts them under `field`.
+    fn told(&self, answer: &Value, field: &str) -> String {
+        match self.id {
+            Some(id) => format!("dead letter {id} is"),
+            None => format!("{} dead letters are", cell(answer, field)),
+        }
+    }
 }
 
 impl DeadLetters {
@@ -66,18 +105,20 @@ impl DeadLetters {
                 output.json(&letter);
                 output.fields(&letter);
             }
-            Verb::Redrive { id } => {
-                let letter = client.post(&letter(id, Some("redrive")), None).await?;
-                output.json(&letter);
-                output.line(format!("dead letter {id} is being delivered again"));
+            Verb::Redrive { which } => {
+                let (path, body) = which.ask("redrive");
+                let answer = client.post(&path, Some(&Value::Object(body))).await?;
+                output.json(&answer);
+                let told = which.told(&answer, "redriven");
+                output.line(format!("{told} being delivered again"));
             }
-            Verb::Discard { id, reason } => {
-                let body = json!({ "reason": reason });
-                let letter = client
-                    .post(&letter(id, Some("discard")), Some(&body))
-                    .await?;
-                output.json(&letter);
-                output.line(format!("dead letter {id} is discarded"));
+            Verb::Discard { which, reason } => {
+                let (path, mut body) = which.ask("discard");
+                body.insert("reason".to_owned(), json!(reason));
+                let answer = client.post(&path, Some(&Value::Object(body))).await?;
+                output.json(&answer);
+                let told = which.told(&answer, "discarded");
+                output.line(format!("{told} discarded"));
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use super::client::{Client, ServerArguments, path};
 use super::exit::{Exit, Failure};
 use super::output::{Output, cell, items};
 
-/// Show, test, pause and resume destinations.
+/// Show, test, pause, resume and retire destinations.
 #[derive(Debug, clap::Args)]
 pub struct Destinations {
     #[command(flatten)]
@@ -38,6 +38,15 @@ enum Verb {
         #[arg(long)]
         reason: Option<String>,
     },
+    /// End what a destination that left the configuration is still owed. Safe to repeat.
+    Retire {
+        /// Its name.
+        name: String,
+        /// What becomes of its pending deliveries: dead letters, which can be redriven once it is back, or
+        /// nothing any more.
+        #[arg(long, value_enum)]
+        pending: Pending,
+    },
     /// Deliver again what was paused or disabled.
     Resume {
         /// Its name.
@@ -46,6 +55,22 @@ enum Verb {
         #[arg(long)]
         reason: Option<String>,
     },
+}
+
+/// What becomes of pending deliveries.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Pending {
+    DeadLetter,
+    Discard,
+}
+
+impl Pending {
+    fn name(self) -> &'static str {
+        match self {
+            Self::DeadLetter => "dead-letter",
+            Self::Discard => "discard",
+        }
+    }
 }
 
 impl Destinations {
@@ -70,6 +95,18 @@ impl Destinations {
             }
             Verb::Pause { name, reason } => {
                 act(&mut client, &name, "pause", reason, output).await?;
+            }
+            Verb::Retire { name, pending } => {
+                let body = json!({ "pending": pending.name() });
+                let after = client
+                    .post(&path(["v1", "destinations", &name, "retire"]), Some(&body))
+                    .await?;
+                output.json(&after);
+                output.line(format!(
+                    "{name} is retired; {} pending deliveries ended ({})",
+                    cell(&after, "ended"),
+                    pending.name()
+                ));
             }
             Verb::Resume { name, reason } => {
                 act(&mut client, &name, "resume", reason, output).await?;

@@ -11,7 +11,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tracing::{error, warn};
 use wayhold_model::{Clock, DestinationId, Position, StoredEvent};
-use wayhold_store::{CatalogError, DeadLetter, DestinationRecord, LetterError, RunState, Store};
+use wayhold_store::{
+    CatalogError, DeadLetter, DestinationRecord, LetterError, PendingFate, RetireError, Retired,
+    RunState, Store,
+};
 
 use super::lane::{Command, LaneTask, Parts};
 use super::snapshot::LaneSnapshot;
@@ -65,6 +68,9 @@ pub enum DispatchError {
     /// The catalogue did not take the change; nothing has changed.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
+    /// A destination was not retired, or not all of it; each kind says what to do next.
+    #[error(transparent)]
+    Retire(#[from] RetireError),
     /// The server is stopping; ask its successor.
     #[error("the server is stopping")]
     Stopping,
@@ -240,6 +246,48 @@ impl Dispatcher {
             .await;
     }
 
+    /// Dead letters of a destination became pending again, or deliveries were ended, which the store has on
+    /// record already: its lane begins again from that.
+    pub async fn rewind(&self, destination: DestinationId) {
+        self.tell(destination, Command::Rewind).await;
+    }
+
+    /// Ends everything that a destination that left the configuration is still owed. Durable and audited
+    /// when it returns; goes on when the caller stops waiting.
+    ///
+    /// # Errors
+    /// When there is no such destination, the configuration still has it, or the store cannot end all of it
+    /// now: repeating it ends the rest.
+    pub async fn retire(
+        &self,
+        name: &str,
+        pending: PendingFate,
+        by: &str,
+    ) -> Result<Retired, DispatchError> {
+        let this = self.clone();
+        let (name, by) = (name.to_owned(), by.to_owned());
+        let retire = tokio::spawn(async move { this.retire_whole(name, pending, by).await });
+        retire.await.unwrap_or(Err(DispatchError::Stopping))
+    }
+
+    async fn retire_whole(
+        &self,
+        name: String,
+        pending: PendingFate,
+        by: String,
+    ) -> Result<Retired, DispatchError> {
+        let id = self.inner.lane_named(&name)?;
+        let _one_at_a_time = self.inner.changes.lock().await;
+        let store = self.inner.store.clone();
+        let retire = tokio::task::spawn_blocking(move || store.retire(id, pending, &by));
+        let retired = retire.await.map_err(|_cancelled| DispatchError::Stopping)?;
+        // Whatever was ended before a failure is not to be held either.
+        self.rewind(id).await;
+        let retired = retired?;
+        self.inner.show(id, retired.record.clone()).await;
+        Ok(retired)
+    }
+
     async fn tell(&self, destination: DestinationId, command: Command) {
         if let Some(lane) = self.inner.lanes.get(&destination)
             && lane.commands.send(command).await.is_err()
@@ -291,10 +339,7 @@ impl Inner {
         by: String,
         reason: Option<String>,
     ) -> Result<DestinationRecord, DispatchError> {
-        let found = self.lanes.iter().find(|(_, lane)| lane.name == name);
-        let Some((id, lane)) = found.map(|(id, lane)| (*id, lane)) else {
-            return Err(DispatchError::Unknown { name });
-        };
+        let id = self.lane_named(&name)?;
         let _one_at_a_time = self.changes.lock().await;
         let store = self.store.clone();
         let change = move || {
@@ -304,16 +349,30 @@ impl Inner {
         };
         let changed = tokio::task::spawn_blocking(change).await;
         let record = changed.map_err(|_cancelled| DispatchError::Stopping)??;
-        let (done, answer) = oneshot::channel();
-        let command = Command::Run {
-            record: record.clone(),
-            done,
+        self.show(id, record.clone()).await;
+        Ok(record)
+    }
+
+    /// Lets a lane know what the catalogue holds of its destination. The change holds whatever the lane
+    /// says: one that is ending starts nothing anyway.
+    async fn show(&self, id: DestinationId, record: DestinationRecord) {
+        let Some(lane) = self.lanes.get(&id) else {
+            return;
         };
-        // The change holds whatever the lane says: one that is ending starts nothing anyway.
+        let (done, answer) = oneshot::channel();
+        let command = Command::Run { record, done };
         if lane.commands.send(command).await.is_ok() {
             answer.await.ok();
         }
-        Ok(record)
+    }
+
+    fn lane_named(&self, name: &str) -> Result<DestinationId, DispatchError> {
+        let found = self.lanes.iter().find(|(_, lane)| lane.name == name);
+        found
+            .map(|(id, _)| *id)
+            .ok_or_else(|| DispatchError::Unknown {
+                name: name.to_owned(),
+            })
     }
 }
 
@@ -321,7 +380,8 @@ impl Inner {
 const LATE_MAX: Duration = Duration::from_secs(4);
 
 /// Positions and keys of a destination's dead letters, where they hold their keys. Those under redrive
-/// hold nothing: the lane sends them first.
+/// hold nothing: the lane sends them first. Nor do those that refer to their events: no attempt of theirs
+/// failed, and there may be millions.
 fn holds_of(store: &Store, target: &Target) -> Result<Vec<(Position, Option<u64>)>, LetterError> {
     let holds = |service: &Service| service.policy.on_dead_letter == OnDeadLetter::Hold;
     if !target.service.as_ref().is_some_and(holds) {
@@ -330,9 +390,10 @@ fn holds_of(store: &Store, target: &Target) -> Result<Vec<(Position, Option<u64>
     let mut held = Vec::new();
     let mut after = None;
     loop {
-        let letters = store
-            .dead_letters()
-            .list(Some(target.record.id), after, LETTERS_READ_MAX)?;
+        let letters =
+            store
+                .dead_letters()
+                .list_copies(target.record.id, after, LETTERS_READ_MAX)?;
         let Some(last) = letters.last() else {
             return Ok(held);
         };

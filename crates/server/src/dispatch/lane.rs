@@ -80,6 +80,8 @@ pub(super) enum Command {
         position: Position,
         key: Option<u64>,
     },
+    /// Deliveries became pending, or were ended, all over the lane: read it from the beginning again.
+    Rewind,
     /// Start nothing more and end by then.
     Stop { by: Instant },
 }
@@ -150,6 +152,8 @@ pub(super) struct LaneTask {
 
     commands: mpsc::Receiver<Command>,
     stop_by: Option<Instant>,
+    // Whether the lane is to be read from the beginning once nothing is under way.
+    rewinding: bool,
     again: bool,
     state: LaneState,
     state_since: Timestamp,
@@ -228,6 +232,7 @@ impl LaneTask {
             unsynced: 0,
             commands,
             stop_by: None,
+            rewinding: false,
             again: false,
             last_error: None,
             repeats: 0,
@@ -345,6 +350,7 @@ impl LaneTask {
             }
             Some(Command::Redrive(letter)) => self.redrive(&letter),
             Some(Command::Discarded { position, key }) => self.order.discarded(position, key),
+            Some(Command::Rewind) => self.rewinding = true,
             Some(Command::Stop { by }) => self.stop_by = Some(by),
             // Nobody can stop it any more: the process is ending.
             None => self.stop_by = Some(Instant::now()),

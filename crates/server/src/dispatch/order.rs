@@ -473,6 +473,26 @@ impl Order {
         }));
     }
 
+    /// What stays when the lane reads everything from the beginning again, with nothing in flight: dead
+    /// letters that hold their keys, and redrives. The rest comes back as the store returns it.
+    pub(super) fn rewind(&mut self) {
+        let before = std::mem::replace(self, Self::new(self.policy));
+        debug_assert!(before.keys.values().all(|key| key.in_flight == 0));
+        let is_redrive = |(_, retry): &(Position, Retry)| retry.history.letter.is_some();
+        for (position, retry) in before.loose.into_iter().filter(is_redrive) {
+            self.sleep(position, None, retry);
+        }
+        for (hash, key) in before.keys {
+            if !key.holds.is_empty() {
+                self.change(hash, |again| again.holds.clone_from(&key.holds));
+            }
+            let retries = key.sleeping.into_iter().chain(key.awake);
+            for (position, retry) in retries.filter(is_redrive) {
+                self.sleep(position, Some(hash), retry);
+            }
+        }
+    }
+
     fn sleep(&mut self, position: Position, key: Option<u64>, retry: Retry) {
         let at = retry.at;
         self.alarms.push(Reverse(Alarm { at, position, key }));

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use serde_json::{Value, json};
-use wayhold_store::{CatalogError, LetterError, ReadError, ReshardError};
+use wayhold_store::{CatalogError, LetterError, ReadError, ReshardError, RetireError};
 
 use crate::auth::CreateError;
 use crate::backups::BeginError;
@@ -419,6 +419,13 @@ impl From<DispatchError> for Problem {
         match error {
             DispatchError::Unknown { .. } => Self::new(ProblemType::NotFound, detail),
             DispatchError::Catalog(error) => error.into(),
+            DispatchError::Retire(RetireError::Catalog(error)) => error.into(),
+            DispatchError::Retire(RetireError::Configured { .. }) => {
+                Self::new(ProblemType::StateConflict, detail)
+            }
+            DispatchError::Retire(RetireError::Read(_) | RetireError::NotDurable(_)) => {
+                Self::new(ProblemType::Unavailable, detail)
+            }
             DispatchError::Stopping => Self::new(ProblemType::Stopping, detail),
         }
     }

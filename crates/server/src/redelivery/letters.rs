@@ -7,7 +7,7 @@
 use thiserror::Error;
 use tracing::{info, warn};
 use wayhold_model::DestinationId;
-use wayhold_store::{DeadLetter, LetterError, Store};
+use wayhold_store::{DeadLetter, LetterError, LetterSelection, Store};
 
 use crate::dispatch::Dispatcher;
 
@@ -79,6 +79,58 @@ impl Letters {
             info!(letter = id, by = principal, "dead letter redriven");
             this.dispatcher.redrive(letter.clone()).await;
             Ok(letter)
+        })
+        .await
+    }
+
+    /// Sends all dead letters of a destination that refer to their events again, each before any unsent later
+    /// event of its key; how many. They are read as the lane has room. Those with a copy of their event are
+    /// redriven one by one. Goes on when the caller stops waiting.
+    ///
+    /// # Errors
+    /// When the store cannot record all of it now: repeating it takes the rest.
+    pub async fn redrive_many(
+        &self,
+        which: LetterSelection,
+        by: &str,
+    ) -> Result<u64, RedeliveryError> {
+        let (this, by) = (self.clone(), by.to_owned());
+        whole(async move {
+            let (destination, principal) = (which.destination, by.clone());
+            let redriven = this
+                .ask(move |store| store.dead_letters().revive(&which, &by))
+                .await;
+            // Also after a failure: what became pending before it is not to wait for a restart.
+            this.dispatcher.rewind(destination).await;
+            let redriven = redriven?;
+            info!(redriven, by = principal, "dead letters redriven");
+            Ok(redriven)
+        })
+        .await
+    }
+
+    /// Ends all dead letters of a destination that refer to their events; how many. Those with a copy, which
+    /// may hold their keys, are discarded one by one. Goes on when the caller stops waiting.
+    ///
+    /// # Errors
+    /// When the reason is empty, or the store cannot record all of it now: repeating it takes the rest.
+    pub async fn discard_many(
+        &self,
+        which: LetterSelection,
+        by: &str,
+        reason: &str,
+    ) -> Result<u64, RedeliveryError> {
+        if reason.trim().is_empty() {
+            return Err(RedeliveryError::NoReason);
+        }
+        let (this, by, reason) = (self.clone(), by.to_owned(), reason.to_owned());
+        whole(async move {
+            let principal = by.clone();
+            let discarded = this
+                .ask(move |store| store.dead_letters().discard_all(&which, &by, &reason))
+                .await?;
+            info!(discarded, by = principal, "dead letters discarded");
+            Ok(discarded)
         })
         .await
     }

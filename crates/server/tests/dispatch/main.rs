@@ -13,6 +13,7 @@ mod hand;
 mod miniature;
 mod operators;
 mod order;
+mod set_aside;
 
 use std::time::Duration;
 

@@ -112,6 +112,17 @@ impl Server {
         destinations: &[DestinationId],
         events: impl IntoIterator<Item = (u64, Option<String>)>,
     ) -> Vec<Position> {
+        self.accept_aside(destinations, &[], events).await
+    }
+
+    /// The same with destinations that are over their limit.
+    pub(crate) async fn accept_aside(
+        &self,
+        destinations: &[DestinationId],
+        set_aside: &[DestinationId],
+        events: impl IntoIterator<Item = (u64, Option<String>)>,
+    ) -> Vec<Position> {
+        let set_aside = Some(Arc::new(DestinationSet::new(set_aside.iter().copied())));
         let destinations = Arc::new(DestinationSet::new(destinations.iter().copied()));
         let event = |(id, key): (u64, Option<String>)| NewEvent {
             event: Arc::new(
@@ -127,7 +138,7 @@ impl Server {
             ),
             destinations: Arc::clone(&destinations),
             identified: true,
-            set_aside: None,
+            set_aside: set_aside.clone(),
         };
         let receipts = self
             .store

@@ -133,3 +133,85 @@ fn an_event_that_waits_says_behind_which_and_why() {
         .collect();
     assert!(bodies.ends_with(&[br#"{"id":"a"}"#.to_vec(), br#"{"id":"b"}"#.to_vec()]));
 }
+
+/// Two webhooks, or only the first of them.
+fn write_two(dir: &std::path::Path, receiver: &Receiver, both: bool) {
+    let webhook = |name: &str| {
+        format!(
+            "[destinations.{name}]\nkind = \"webhook\"\nurl = \"http://{}/{name}\"\n\
+             allow_networks = [\"127.0.0.0/8\"]\n",
+            receiver.authority
+        )
+    };
+    let text = match both {
+        true => format!(
+            "{}{}[[routes]]\nto = [\"erp\", \"wms\"]\n",
+            webhook("erp"),
+            webhook("wms")
+        ),
+        false => format!("{}[[routes]]\nto = [\"erp\"]\n", webhook("erp")),
+    };
+    std::fs::write(dir.join("wayhold.toml"), text).unwrap();
+}
+
+#[test]
+fn a_destination_that_left_is_ended_in_one_audited_step_that_can_be_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(204);
+    write_two(dir.path(), &receiver, true);
+    let server = Server::start(dir.path(), &["--config", "wayhold.toml"]);
+    server.post("/v1/destinations/wms/pause", "");
+    for n in 0..20 {
+        server.send("order.created", &n.to_string(), "7");
+    }
+    let retire = "/v1/destinations/wms/retire";
+    let json_body = [("content-type", "application/json")];
+    let ask = |server: &Server, path: &str, body: &str| {
+        server.ask("POST", path, &json_body, body.as_bytes()).status
+    };
+    let discard = r#"{"pending":"discard"}"#;
+    assert_eq!(ask(&server, retire, discard), 409, "it is still configured");
+    assert_eq!(ask(&server, retire, r#"{"pending":"keep"}"#), 400);
+    assert_eq!(ask(&server, "/v1/destinations/x/retire", discard), 404);
+    server.wait_for_destination("wms", "20 pending", |one| one["pending"] == 20);
+    server.terminate();
+
+    write_two(dir.path(), &receiver, false);
+    let server = Server::start(dir.path(), &["--config", "wayhold.toml"]);
+    server.send("order.created", "20", "7");
+    let retired = server.post(retire, r#"{"pending":"dead-letter"}"#);
+    assert_eq!(
+        (&retired["state"], &retired["ended"], &retired["pending"]),
+        (&json!("retired"), &json!(20), &json!(0))
+    );
+    server.kill();
+
+    // Durable before the answer, and repeated without a difference.
+    let server = Server::start(dir.path(), &["--config", "wayhold.toml"]);
+    let again = server.post(retire, r#"{"pending":"dead-letter"}"#);
+    assert_eq!(
+        (&again["ended"], &again["dead_letters"]),
+        (&json!(0), &json!(20))
+    );
+    let shown = server.get("/v1/destinations/wms");
+    assert_eq!(shown["by"], "local");
+    assert_eq!(shown["reason"], "20 pending deliveries became dead letters");
+    let letters = server.get("/v1/dead-letters?destination=wms");
+    let first = &letters["items"][0];
+    assert_eq!(
+        (&first["class"], &first["by_reference"], &first["event_id"]),
+        (&json!("retired"), &json!(true), &json!("0"))
+    );
+    let metrics = server.ask("GET", "/metrics", &[], b"").text();
+    let gauge = "wayhold_dead_letters{destination=\"wms\",class=\"retired\"} 20";
+    assert!(metrics.contains(gauge), "{metrics}");
+    let ended = server.post(
+        "/v1/dead-letters/discard",
+        r#"{"destination":"wms","class":"retired","reason":"nobody misses them"}"#,
+    );
+    assert_eq!(ended["discarded"], 20);
+    let status = server.wait_for_destination("wms", "all discarded", |one| {
+        one["accounting"]["discarded"] == 20
+    });
+    assert_eq!(status["accounting"]["holds"], true);
+}

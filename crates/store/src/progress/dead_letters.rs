@@ -239,7 +239,8 @@ impl DeadLetters {
         })
     }
 
-    /// Ends letters for good; how many. Those under redrive stay. Durable when it returns; a crash in
+    /// Ends letters that refer to their events for good; how many. Letters with a copy, and those under
+    /// redrive, stay. Durable when it returns; a crash in
     /// between leaves some, and doing it again takes the rest.
     ///
     /// # Errors
@@ -252,7 +253,7 @@ impl DeadLetters {
     ) -> Result<u64, LetterError> {
         let _one_at_a_time = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
         self.audit_many(by, "dead_letters.discarded", which, Some(reason))?;
-        self.each_step(which, Content::Any, |shard, rows| {
+        self.each_step(which, Content::Reference, |shard, rows| {
             shard.change(|memory| {
                 let discarded = rows.iter().filter(|row| memory.discard(row.id, row.place));
                 discarded.count() as u64

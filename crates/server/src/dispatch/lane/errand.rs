@@ -52,6 +52,11 @@ impl Away {
         !is_away
     }
 
+    /// Whether an errand of this purpose is under way.
+    pub(super) fn is_away(&self, purpose: Purpose) -> bool {
+        self.0.contains(&Some(purpose))
+    }
+
     fn is_back(&mut self, purpose: Purpose) {
         for place in self.0.iter_mut().filter(|place| **place == Some(purpose)) {
             *place = None;

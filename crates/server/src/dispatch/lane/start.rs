@@ -9,7 +9,7 @@ use tracing::{error, warn};
 use wayhold_model::{OutcomeKind, Timestamp};
 use wayhold_store::{AttemptRecord, Delivery, Resolution, RunState};
 
-use super::errand::{Chosen, Done, caught};
+use super::errand::{Chosen, Done, Purpose, caught};
 use super::{BATCH_MAX, LaneTask, Lot};
 use crate::dispatch::attempt::Prepared;
 use crate::dispatch::order::{Next, Turn};
@@ -28,6 +28,9 @@ impl LaneTask {
     /// Starts as many attempts as run state, pace, order and the bound on repeats allow.
     pub(super) fn start_attempts(&mut self) {
         self.again = false;
+        if self.rewinding && !self.rewind() {
+            return;
+        }
         let now = self.now();
         if self.read_again_at.is_some_and(|at| at <= now)
             && let Some(reader) = &mut self.reader
@@ -54,6 +57,28 @@ impl LaneTask {
             };
             self.prepare(turn, probe);
         }
+    }
+
+    /// Begins again from what the store holds, once nothing is under way: what was set aside behind the lane
+    /// and is pending now goes before everything of its key that was not sent yet, and is read as there is
+    /// room. Whether that is done.
+    fn rewind(&mut self) -> bool {
+        let is_quiet = self.flight.is_empty()
+            && self.preparing == 0
+            && self.ready.is_empty()
+            && !self.away.is_away(Purpose::Refill);
+        let Some(reader) = self.reader.as_mut().filter(|_| is_quiet) else {
+            return false;
+        };
+        reader.rewind();
+        self.order.rewind();
+        self.to_refill.clear();
+        self.buffer.clear();
+        self.ahead.clear();
+        self.read_again_at = None;
+        self.at_tail = false;
+        self.rewinding = false;
+        true
     }
 
     pub(super) fn openings(&self, now: Timestamp) -> Openings {
