@@ -1,4 +1,5 @@
-//! Holds `docs/guarantees.md` to its word: every promise names tests, and every test that it names is one.
+//! Holds `docs/guarantees.md` and the cases of `docs/reliability.md` to their word: every promise and every
+//! case names tests, and every test that is named is one.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,6 +8,19 @@ use std::path::{Path, PathBuf};
 
 /// How many promises there are.
 const PROMISES: usize = 10;
+
+/// The kinds of cases that concern the store, its order and its operators, with how many there are of each.
+const CASES: [(char, usize); 9] = [
+    ('A', 4),
+    ('B', 7),
+    ('C', 4),
+    ('D', 5),
+    ('E', 3),
+    ('H', 4),
+    ('J', 4),
+    ('L', 3),
+    ('M', 3),
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -42,11 +56,66 @@ fn has_test(source: &str, name: &str) -> bool {
     })
 }
 
+/// Source files that were looked into.
+#[derive(Default)]
+struct Sources(BTreeMap<PathBuf, String>);
+
+impl Sources {
+    /// Whether the file below `crates` has that test.
+    fn have(&mut self, path: &str, name: &str) -> bool {
+        let file = root().join("crates").join(path);
+        let source = self.0.entry(file);
+        let source =
+            source.or_insert_with_key(|file| std::fs::read_to_string(file).unwrap_or_default());
+        has_test(source, name)
+    }
+}
+
+#[test]
+fn every_case_of_a_public_report_is_held_by_a_test_or_open_for_a_reason() {
+    let page = std::fs::read_to_string(root().join("docs/reliability.md")).unwrap();
+    let mut sources = Sources::default();
+    let mut found = BTreeMap::<String, usize>::new();
+    let mut wrong = Vec::new();
+    for line in page.lines() {
+        let cells: Vec<&str> = line.split(" | ").collect();
+        let Some(case) = cells.first().and_then(|cell| cell.strip_prefix("| ")) else {
+            continue;
+        };
+        let number = case
+            .get(1..)
+            .and_then(|number| number.parse::<usize>().ok());
+        if number.is_none() || !case.starts_with(|kind: char| kind.is_ascii_uppercase()) {
+            continue;
+        }
+        *found.entry(case.to_owned()).or_default() += 1;
+        let named: Vec<_> = tests_of(line).collect();
+        // Four cells are a case that is held, three one that is open.
+        if named.is_empty() && cells.len() == 4 {
+            wrong.push(format!("{case} names no test"));
+        }
+        for (path, name) in named {
+            if !sources.have(path, name) {
+                wrong.push(format!("{case}: {path}::{name}"));
+            }
+        }
+    }
+    let expected = CASES
+        .iter()
+        .flat_map(|(kind, count)| (1..=*count).map(move |number| format!("{kind}{number}")));
+    for case in expected {
+        if found.get(&case) != Some(&1) {
+            wrong.push(format!("{case} is told {:?} times", found.get(&case)));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
 #[test]
 fn every_promise_names_tests_and_each_of_them_exists() {
     let page = std::fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
     let mut tests_by_promise = BTreeMap::<usize, usize>::new();
-    let mut sources = BTreeMap::<PathBuf, String>::new();
+    let mut sources = Sources::default();
     let mut promise = 0;
     let mut missing = Vec::new();
     for line in page.lines() {
@@ -55,11 +124,7 @@ fn every_promise_names_tests_and_each_of_them_exists() {
             promise = number.and_then(Result::ok).unwrap_or(0);
         }
         for (path, name) in tests_of(line) {
-            let file = root().join("crates").join(path);
-            let source = sources
-                .entry(file)
-                .or_insert_with_key(|file| std::fs::read_to_string(file).unwrap_or_default());
-            if has_test(source, name) {
+            if sources.have(path, name) {
                 *tests_by_promise.entry(promise).or_default() += 1;
             } else {
                 missing.push(format!("{path}::{name}"));

@@ -154,11 +154,7 @@ pub(crate) fn open(
     profile: Profile,
     vfs: Option<&str>,
 ) -> Result<Connection, ConnectionError> {
-    if rusqlite::version_number() < SQLITE_VERSION_MIN {
-        return Err(ConnectionError::Version {
-            found: rusqlite::version(),
-        });
-    }
+    require_version(rusqlite::version_number())?;
     let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX
         | match access {
             Access::Create | Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
@@ -295,6 +291,16 @@ pub(crate) fn copy(
 /// Pages that are copied at once: a mebibyte, little enough to wait for in between.
 const PAGES_PER_STEP: std::ffi::c_int = 256;
 
+/// Refuses a library that could corrupt a file, should the binary have been linked to another one.
+fn require_version(number: i32) -> Result<(), ConnectionError> {
+    match number < SQLITE_VERSION_MIN {
+        true => Err(ConnectionError::Version {
+            found: rusqlite::version(),
+        }),
+        false => Ok(()),
+    }
+}
+
 /// Sets a pragma and reads it back.
 fn set(
     connection: &Connection,
@@ -415,6 +421,16 @@ mod tests {
             .query_row("SELECT count(*) FROM t", [], |row| row.get(0))
             .unwrap();
         assert_eq!(rows, 1);
+    }
+
+    #[test]
+    fn an_older_library_is_refused_and_told_what_is_required() {
+        require_version(rusqlite::version_number()).unwrap();
+        require_version(SQLITE_VERSION_MIN).unwrap();
+        for older in [3_040_001, 3_051_002, 0] {
+            let error = require_version(older).unwrap_err().to_string();
+            assert!(error.contains("3.51.3"), "{error}");
+        }
     }
 
     #[test]

@@ -239,3 +239,48 @@ async fn whatever_a_leaving_client_sent_is_stored_or_not_and_can_be_sent_again()
     assert_eq!(totals.accepted, 200);
     whole.stop().await;
 }
+
+/// A batch of 500 of which the last has a subject that no event may have.
+fn hostile_batch(round: usize) -> Vec<u8> {
+    let events: Vec<Value> = (0..500)
+        .map(|n| {
+            let subject = if n == 499 { "a\u{0}b" } else { "a" };
+            json!({
+                "specversion": "1.0", "id": format!("{round}-{n}"), "source": "/hostile",
+                "type": "t", "subject": subject, "data": n,
+            })
+        })
+        .collect();
+    serde_json::to_vec(&events).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hostile_batch_harms_nobody_who_is_stored_at_the_same_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = Whole::start(folder.path()).await;
+    let batch_json = "Content-Type: application/cloudevents-batch+json\r\n";
+    for round in 0..5 {
+        let batch = hostile_batch(round);
+        let hostile = (0..4).map(|_| whole.post("", batch_json, &batch));
+        let queries: Vec<_> = (0..40).map(|n| format!("?type=t&id={round}-{n}")).collect();
+        // Bytes that are a fault elsewhere are data here.
+        let octets = "Content-Type: application/octet-stream\r\n";
+        let honest = queries
+            .iter()
+            .map(|query| whole.post(query, octets, b"\0\xff"));
+        let (hostile, honest) = tokio::join!(
+            futures_util::future::join_all(hostile),
+            futures_util::future::join_all(honest)
+        );
+        for answer in hostile {
+            assert_eq!((answer.status, &answer.json()["index"]), (400, &json!(499)));
+        }
+        for answer in &honest {
+            assert_eq!(receipt(answer)["duplicate"], false);
+        }
+    }
+    assert_eq!(whole.app.metrics.events_accepted.get(), 200);
+    let absent = whole.get("/v1/events?source=/hostile&id=0-0").await;
+    assert_eq!(absent.status, 404, "nothing of it was stored");
+    whole.stop().await;
+}
