@@ -104,6 +104,10 @@ enum Lot {
 }
 
 /// One lane's loop and everything it knows.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says a thing of its own; together they are no state"
+)]
 pub(super) struct LaneTask {
     record: DestinationRecord,
     policy: DeliveryPolicy,

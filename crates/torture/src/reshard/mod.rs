@@ -144,7 +144,11 @@ impl Change {
 /// Over how many shards new events are spread.
 fn shards(server: &Server) -> u64 {
     let listed = server.get("/v1/shards");
-    let newest = listed.get("items").unwrap().as_array().and_then(|items| items.last());
+    let newest = listed
+        .get("items")
+        .unwrap()
+        .as_array()
+        .and_then(|items| items.last());
     newest.and_then(|one| one["shards"].as_u64()).unwrap()
 }
 
