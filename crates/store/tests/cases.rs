@@ -72,10 +72,14 @@ async fn no_question_makes_the_process_drop_the_locks_of_its_open_files() {
     });
     let inodes: Vec<_> = inodes.collect();
     let assert_locked = |after: &str| {
-        let locked = locked();
-        for (path, inode) in &inodes {
-            assert!(locked.contains(inode), "{} after {after}", path.display());
+        let mut unlocked: Vec<_> = inodes.iter().collect();
+        // The system tells its locks in pieces while others come and go, so that one telling may miss some; a
+        // lock that was dropped is in none.
+        for _ in 0..20 {
+            let locked = locked();
+            unlocked.retain(|(_, inode)| !locked.contains(inode));
         }
+        assert!(unlocked.is_empty(), "{unlocked:?} after {after}");
     };
     assert_locked("writing");
     let mut lane = store.lane(all[0]).unwrap();

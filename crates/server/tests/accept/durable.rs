@@ -262,12 +262,17 @@ async fn a_hostile_batch_harms_nobody_who_is_stored_at_the_same_time() {
     for round in 0..5 {
         let batch = hostile_batch(round);
         let hostile = (0..4).map(|_| whole.post("", batch_json, &batch));
-        let queries: Vec<_> = (0..40).map(|n| format!("?type=t&id={round}-{n}")).collect();
         // Bytes that are a fault elsewhere are data here.
-        let octets = "Content-Type: application/octet-stream\r\n";
-        let honest = queries
+        let octets = (0..40).map(|n| {
+            format!(
+                "Content-Type: application/octet-stream\r\nCE-SpecVersion: 1.0\r\nCE-Type: t\r\n\
+                 CE-Source: /honest\r\nCE-Id: {round}-{n}\r\n"
+            )
+        });
+        let octets: Vec<_> = octets.collect();
+        let honest = octets
             .iter()
-            .map(|query| whole.post(query, octets, b"\0\xff"));
+            .map(|headers| whole.post("", headers, b"\0\xff"));
         let (hostile, honest) = tokio::join!(
             futures_util::future::join_all(hostile),
             futures_util::future::join_all(honest)

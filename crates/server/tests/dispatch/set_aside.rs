@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayhold_model::{Failure, Outcome};
+use wayhold_model::{DestinationId, Failure, Outcome};
 use wayhold_store::{LetterSelection, PendingFate};
 
 use crate::destination::{Answer, Scripted, number_of};
 use crate::miniature::{Server, assert_first_appearances_in_order, keyed, policy, until};
 
-fn selection(server: &Server, destination: usize) -> LetterSelection {
+fn selection(destination: DestinationId) -> LetterSelection {
     LetterSelection {
-        destination: server.ids[destination],
+        destination,
         class: None,
     }
 }
@@ -26,7 +26,7 @@ async fn what_is_redriven_goes_before_whatever_of_its_key_was_not_sent_yet() {
         if before < 6 {
             return Answer::Never;
         }
-        let outcome = match number % 7 == 0 && failed.insert(number) {
+        let outcome = match number.is_multiple_of(7) && failed.insert(number) {
             true => Outcome::NotExecuted(Failure::new("not now")),
             false => Outcome::Delivered,
         };
@@ -50,9 +50,9 @@ async fn what_is_redriven_goes_before_whatever_of_its_key_was_not_sent_yet() {
     .await;
 
     let letters = server.letters();
-    let redriven = letters.redrive_many(selection(&server, 0), "ada").await;
+    let redriven = letters.redrive_many(selection(server.ids[0]), "ada").await;
     assert_eq!(redriven.unwrap(), 300);
-    let again = letters.redrive_many(selection(&server, 0), "ada").await;
+    let again = letters.redrive_many(selection(server.ids[0]), "ada").await;
     assert_eq!(again.unwrap(), 0);
     for attempt in std::mem::take(&mut *sink.unanswered.lock().unwrap()) {
         attempt.finish(Outcome::Delivered);
@@ -93,7 +93,7 @@ async fn one_that_is_set_aside_is_never_sent_and_later_ones_flow() {
     until("one by itself", || sink.ids().contains(&0)).await;
     let rest = server
         .letters()
-        .redrive_many(selection(&server, 0), "ada")
+        .redrive_many(selection(server.ids[0]), "ada")
         .await;
     assert_eq!(rest.unwrap(), 99);
     until("all is delivered", || server.pending() == 0).await;
@@ -142,7 +142,7 @@ async fn what_a_retired_destination_was_owed_comes_back_with_it_if_an_operator_w
         .await;
     let redriven = server
         .letters()
-        .redrive_many(selection(&server, 0), "ada")
+        .redrive_many(selection(server.ids[0]), "ada")
         .await;
     assert_eq!(redriven.unwrap(), 50);
     until("all is delivered", || back.delivered().len() == 60).await;
