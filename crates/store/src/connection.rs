@@ -198,7 +198,10 @@ pub(crate) fn open(
                 true => require(&connection, "journal_mode", "wal")?,
                 false => set(&connection, "journal_mode", "WAL", "wal")?,
             }
-            set(&connection, "synchronous", "FULL", "2")?;
+            match planted!("answer-before-sync") {
+                true => set(&connection, "synchronous", "NORMAL", "1")?,
+                false => set(&connection, "synchronous", "FULL", "2")?,
+            }
             set(&connection, "wal_autocheckpoint", "0", "0")?;
         }
         Access::Read | Access::Examine => set(&connection, "query_only", "ON", "1")?,

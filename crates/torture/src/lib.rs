@@ -6,6 +6,7 @@ pub mod crash_points;
 pub mod io_errors;
 pub mod kill;
 pub mod model;
+pub mod mutants;
 pub mod power_cut;
 pub mod reshard;
 

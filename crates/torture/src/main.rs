@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use wayhold_torture::{Verdict, crash_points, io_errors, kill, model, power_cut, reshard};
+use wayhold_torture::{
+    Verdict, crash_points, io_errors, kill, model, mutants, power_cut, reshard,
+};
 
 /// Tries by force whether the promises hold. Exit code 0: they held; 1: one broke (as it must under
 /// `--control`); 2: it could not be told.
@@ -24,6 +26,8 @@ enum Kind {
     Kill(kill::Arguments),
     /// Random sequences of operations against a small reference.
     Model(model::Arguments),
+    /// Planted product faults, each of which some harness must find.
+    Mutants(mutants::Arguments),
     /// The power of the machine fails under load, on a real filesystem.
     PowerCut(power_cut::Arguments),
     /// The number of shards changes under load, with kills.
@@ -40,6 +44,7 @@ fn main() -> ExitCode {
         Kind::IoErrors(arguments) => io_errors::run(&arguments),
         Kind::Kill(arguments) => kill::run(&arguments),
         Kind::Model(arguments) => model::run(&arguments),
+        Kind::Mutants(arguments) => mutants::run(&arguments),
         Kind::PowerCut(arguments) => power_cut::run(&arguments),
         Kind::Reshard(arguments) => reshard::run(&arguments),
     };

@@ -117,7 +117,9 @@ impl Pace {
         now: Timestamp,
         entropy: u64,
     ) -> Option<Change> {
-        if let Some(wait) = outcome.failure().and_then(|failure| failure.retry_after) {
+        if let Some(wait) = outcome.failure().and_then(|failure| failure.retry_after)
+            && !wayhold_store::planted!("sent-again-too-early")
+        {
             let until = now.after(wait.min(RETRY_AFTER_MAX));
             self.quiet_until = self.quiet_until.max(until);
         }

@@ -485,6 +485,11 @@ impl Accept {
     }
 
     async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Receipt>, AppendError> {
+        if wayhold_store::planted!("payload-logged") {
+            for new in &events {
+                tracing::warn!(data = %String::from_utf8_lossy(new.event.data()), "accepted");
+            }
+        }
         let appended = match &self.0.door {
             Door::Store(store) => store.append(events).await,
             Door::Other(keeper) => keeper.append(events).await,

@@ -200,6 +200,9 @@ fn raise_floors(shard: &Shard) {
 /// Whether every delivery of a segment is resolved and no dead letter refers to it: first by the counts, which costs no reading, then, once
 /// they say so, by every single delivery.
 fn look(shard: &Shard, segment: &Segment) -> Result<bool, IndexError> {
+    if planted!("delete-before-acknowledgement") {
+        return Ok(true);
+    }
     if shard.has_held(segment) {
         return Ok(false);
     }

@@ -42,6 +42,9 @@ struct Restored<'a> {
 
 /// From index files, in order of acceptance, and from active segments.
 pub(crate) fn restore_window(window: &Window, shards: &[Arc<Shard>]) {
+    if planted!("ids-forgotten-at-restart") {
+        return;
+    }
     let mut within: Vec<Restored<'_>> = newest_first(window.reach(), shards);
     within.reverse();
     for restored in &mut within {

@@ -237,8 +237,15 @@ impl Writer {
         // Sequences of a failed group are burned, never given again.
         self.next += self.rows.len() as u64;
         let started = Instant::now();
+        if planted!("mark-ahead-of-the-truth") {
+            self.reached(self.next - 1);
+        }
         failpoint!("group.before-commit");
-        match self.active.file.append(&self.rows) {
+        let mut appended = self.active.file.append(&self.rows);
+        if planted!("retry-a-failed-sync") && appended.is_err() {
+            appended = self.active.file.append(&self.rows);
+        }
+        match appended {
             Ok(()) => {
                 self.shard.commits.count(self.rows.len(), started.elapsed());
                 self.committed(group, first);
@@ -247,6 +254,11 @@ impl Writer {
                 self.shard.space.exhausted();
                 let retry_after = self.shard.space.wait();
                 Self::refuse(group, &AppendError::NoSpace { retry_after });
+            }
+            Err(_) if planted!("failure-answered-as-success") => self.committed(group, first),
+            Err((_, failure)) if planted!("append-after-a-failed-sync") => {
+                let reason = failure.to_string();
+                Self::refuse(group, &AppendError::Unavailable { reason });
             }
             Err((_, failure)) => {
                 let reason = format!(
@@ -284,17 +296,8 @@ impl Writer {
         shard
             .tail
             .push(self.rows.iter().map(|row| Arc::clone(&row.stored)));
-        let number = self.active.segment.number();
-        advance(
-            &mut self.mark,
-            Reach {
-                segment: number,
-                last,
-                wal_bytes: self.active.file.wal_bytes(),
-            },
-        );
         failpoint!("group.before-mark");
-        self.write_mark();
+        self.reached(last);
         failpoint!("group.marked");
         let mut sequence = first;
         let mut placed = Placed { chapter: 0, ids: 0 };
@@ -370,6 +373,17 @@ impl Writer {
             drop(request.reservations);
             drop(request.answer.send(Err(error.clone())));
         }
+    }
+
+    /// Lets the mark say that the active segment reaches to `last`.
+    fn reached(&mut self, last: u64) {
+        let reach = Reach {
+            segment: self.active.segment.number(),
+            last,
+            wal_bytes: self.active.file.wal_bytes(),
+        };
+        advance(&mut self.mark, reach);
+        self.write_mark();
     }
 
     fn write_mark(&mut self) {

@@ -54,7 +54,7 @@ impl Series<'_> {
     }
 
     fn failed(&self, thrown: &(dyn std::any::Any + Send), seed: u64, cases: u64) -> Verdict {
-        if let Some(Invalid(why)) = thrown.downcast_ref() {
+        if let Some(why) = is_invalid(thrown) {
             return Verdict::Invalid(format!("{}, seed {seed}: {why}", self.kind));
         }
         Verdict::Broken(format!(
@@ -77,8 +77,13 @@ impl Series<'_> {
     }
 }
 
+/// Why an episode says nothing, where that is how it ended.
+pub fn is_invalid(thrown: &(dyn std::any::Any + Send)) -> Option<&str> {
+    thrown.downcast_ref().map(|Invalid(why)| why.as_str())
+}
+
 /// What a panic said.
-fn words(thrown: &(dyn std::any::Any + Send)) -> &str {
+pub fn words(thrown: &(dyn std::any::Any + Send)) -> &str {
     let owned = thrown.downcast_ref::<String>().map(String::as_str);
     owned
         .or_else(|| thrown.downcast_ref::<&str>().copied())

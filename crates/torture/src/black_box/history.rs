@@ -25,6 +25,9 @@ const FOR_ARCHIVE_ALONE: u64 = 31;
 /// One event in this many has no key.
 const KEYLESS: u64 = 8;
 
+/// In every body, so that it is noticed where no body belongs.
+pub const BODY_CANARY: &str = "canary-b1e0";
+
 /// An event by its number, from which everything else follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event(pub u64);
@@ -54,7 +57,7 @@ impl Event {
         let length = usize::try_from(number.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 53).unwrap();
         let pad = char::from(b'a' + u8::try_from(number % 26).unwrap());
         let pad = pad.to_string().repeat(length);
-        format!("{{ \"number\": {number}, \"pad\":\"{pad}\"}}").into_bytes()
+        format!("{{ \"number\": {number}, \"{BODY_CANARY}\":\"{pad}\"}}").into_bytes()
     }
 }
 
@@ -70,12 +73,18 @@ pub enum Told {
 }
 
 /// One arrival at a destination.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "three independent facts of one arrival"
+)]
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     pub number: u64,
     pub intact: bool,
     /// The destination said yes to it, so there is no reason to send it again.
     pub confirmed: bool,
+    /// The destination failed in a way after which it is tried again, and blocks its key until then.
+    pub is_tried_again: bool,
     /// Bytes of the watched file when it arrived.
     pub watched: u64,
     /// Which run of the server sent it.
@@ -377,6 +386,7 @@ fn archived_line(line: &str) -> Arrival {
         number,
         intact: line.data.get().as_bytes() == Event(number).body(),
         confirmed: true,
+        is_tried_again: false,
         watched: 0,
         run: 0,
         at: 0,

@@ -125,6 +125,7 @@ fn judge_arrivals(evidence: &Evidence<'_>, judgement: &mut Judgement) -> HashMap
     let mut furthest: HashMap<u64, u64> = HashMap::new();
     // By event, in which run of the server and until when the destination asked to be left alone.
     let mut asked: HashMap<u64, (u64, u64)> = HashMap::new();
+    let mut blocked = Blocked::default();
     for arrival in evidence.arrivals {
         let number = arrival.number;
         let mut wrong = |rule, what: &str| judgement.note(rule, format!("event {number} {what}"));
@@ -155,6 +156,11 @@ fn judge_arrivals(evidence: &Evidence<'_>, judgement: &mut Judgement) -> HashMap
         if let Some(until) = arrival.not_before {
             asked.insert(number, (arrival.run, until));
         }
+        if let Some(ahead) = blocked.pass(arrival, sequence) {
+            let what =
+                format!("({sequence}) was sent while event {ahead} of its key is tried again");
+            wrong(Rule::Order, &what);
+        }
         if let Some(before) = confirmed.get_mut(&number) {
             judgement.repeats += u64::from(*before);
             *before |= arrival.confirmed;
@@ -171,6 +177,37 @@ fn judge_arrivals(evidence: &Evidence<'_>, judgement: &mut Judgement) -> HashMap
         }
     }
     confirmed
+}
+
+/// Keys of which an event failed and is tried again: no later one may be sent meanwhile.
+#[derive(Default)]
+struct Blocked {
+    /// By key, number and place of the earliest.
+    by_key: HashMap<u64, (u64, u64)>,
+    /// Events that were refused for good and come again only when somebody redrives them; they block nobody.
+    refused: BTreeSet<u64>,
+}
+
+impl Blocked {
+    /// Notes an arrival; the event that should have been tried before it, where there is one.
+    fn pass(&mut self, arrival: &Arrival, sequence: u64) -> Option<u64> {
+        let number = arrival.number;
+        let key = Event(number).key()?;
+        let ahead = self.by_key.get(&key).copied();
+        let passed = ahead.filter(|(other, place)| *other != number && *place < sequence);
+        if !arrival.confirmed && !arrival.is_tried_again {
+            self.refused.insert(number);
+        }
+        let is_ahead = ahead.is_none_or(|(other, place)| other == number || sequence < place);
+        if arrival.is_tried_again && !self.refused.contains(&number) {
+            if is_ahead {
+                self.by_key.insert(key, (number, sequence));
+            }
+        } else if ahead.is_some_and(|(other, _)| other == number) {
+            self.by_key.remove(&key);
+        }
+        passed.map(|(other, _)| other)
+    }
 }
 
 /// Every acknowledged event has an end: one of three.

@@ -30,3 +30,5 @@ pub mod operator;
 
 pub mod native;
 pub mod volume;
+
+pub mod story;

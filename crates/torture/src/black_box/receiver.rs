@@ -110,7 +110,12 @@ impl Receiver {
                 .and_then(|id| id.parse().ok())
                 .expect("events of these tests have numbers as ids");
             let place = self.note(number, &body);
-            let answer: &[u8] = match self.reaction(number) {
+            let reaction = self.reaction(number);
+            self.shared.arrivals.lock().unwrap()[place].is_tried_again = matches!(
+                reaction,
+                Reaction::Fail | Reaction::AskForTime | Reaction::Break
+            );
+            let answer: &[u8] = match reaction {
                 Reaction::Confirm => {
                     self.shared.arrivals.lock().unwrap()[place].confirmed = true;
                     b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -161,6 +166,7 @@ impl Receiver {
             number,
             intact: body == Event(number).body(),
             confirmed: false,
+            is_tried_again: false,
             watched: watched.map_or(0, |file| std::fs::metadata(file).map_or(0, |it| it.len())),
             run: runs.map_or(0, |runs| runs.load(Ordering::Relaxed)),
             at: u64::try_from(at).unwrap(),

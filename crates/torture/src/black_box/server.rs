@@ -16,7 +16,7 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
 use super::client::Client;
-use super::history::Event;
+use super::history::{BODY_CANARY, Event};
 
 /// How long a start, a drain or a stop may take before the test gives up: far more than they need.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,7 +42,6 @@ bytes = "512 KiB"
 /// A secret of the configuration, and a part of every event: neither may appear in the log.
 const CANARY_NAME: &str = "TORTURE_CANARY";
 const CANARY: &str = "canary-7f1c93";
-const SAMPLE_OF_BODY: &str = "\"pad\"";
 
 /// Most bytes that small segments leave behind when everything is drained: those that are kept, index files,
 /// progress with its log, the reserve, for several shards.
@@ -84,6 +83,8 @@ pub struct Server {
     folder: PathBuf,
     pub address: SocketAddr,
     program: PathBuf,
+    planted: Option<String>,
+    patience: Duration,
     runs: Arc<AtomicU64>,
     environment: Vec<(String, String)>,
     child: Option<Child>,
@@ -149,6 +150,8 @@ to = ["archive", "hook"]
             folder: folder.to_owned(),
             address,
             program: binary().to_owned(),
+            planted: None,
+            patience: PATIENCE,
             runs: Arc::default(),
             environment: Vec::new(),
             child: None,
@@ -167,6 +170,13 @@ to = ["archive", "hook"]
     /// Another program than the shipped binary for later starts.
     pub fn set_program(&mut self, program: PathBuf) {
         self.program = program;
+    }
+
+    /// Plants a fault into later starts of an instrumented program, and waits no longer than this for what
+    /// the fault may prevent.
+    pub fn plant(&mut self, fault: &str, patience: Duration) {
+        self.planted = Some(fault.to_owned());
+        self.patience = patience;
     }
 
     /// Environment of later starts.
@@ -189,6 +199,7 @@ to = ["archive", "hook"]
             .arg(self.folder.join("wayhold.toml"))
             .current_dir(self.folder.parent().unwrap())
             .env(CANARY_NAME, CANARY)
+            .envs(self.planted.iter().map(|fault| ("WAYHOLD_PLANTED", fault)))
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -313,7 +324,7 @@ to = ["archive", "hook"]
             if let Some(ended) = self.ended() {
                 self.fail(&format!("ended while it drained: {ended}"));
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > self.patience {
                 self.fail(&format!("does not drain: {status:#}"));
             }
             std::thread::sleep(LOOK_EVERY * 4);
@@ -321,7 +332,7 @@ to = ["archive", "hook"]
     }
 
     fn check_patience(&self, begun: Instant, what: &str) {
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > self.patience {
             self.fail(what);
         }
         std::thread::sleep(LOOK_EVERY);
@@ -351,6 +362,30 @@ to = ["archive", "hook"]
         }
     }
 
+    /// What it said of damage; after a kill or a power cut there is none.
+    pub fn alarms(&self) -> Vec<String> {
+        let log = self.log();
+        let alarming = |line: &&str| {
+            [
+                "are lost",
+                "is lost",
+                "is damaged",
+                "put aside",
+                "is missing",
+            ]
+            .iter()
+            .any(|words| line.contains(words))
+        };
+        log.lines().filter(alarming).map(str::to_owned).collect()
+    }
+
+    /// Fails where it spoke of damage although nothing but its process or power ended.
+    pub fn expect_no_alarm(&self) {
+        if let Some(alarm) = self.alarms().first() {
+            self.fail(&format!("speaks of damage after mere kills: {alarm}"));
+        }
+    }
+
     /// What is wrong with its files, its size and its log, whatever its clients see.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -374,7 +409,7 @@ to = ["archive", "hook"]
             faults.push(format!("{memory:?} bytes of memory, at most {MEMORY_MAX}"));
         }
         let log = self.log();
-        let mut said = [CANARY, SAMPLE_OF_BODY].into_iter();
+        let mut said = [CANARY, BODY_CANARY].into_iter();
         if let Some(canary) = said.find(|canary| log.contains(canary)) {
             faults.push(format!("the log holds {canary:?}"));
         }

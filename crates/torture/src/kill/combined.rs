@@ -9,6 +9,7 @@ use crate::black_box::history::{Bounds, Told, judge_run};
 use crate::black_box::load::{Load, PRODUCERS, Plan};
 use crate::black_box::receiver::{Mood, Receiver};
 use crate::black_box::server::{SMALL_SEGMENTS, Server, shards_of};
+use crate::black_box::story::instrumented;
 use crate::black_box::volume::Volume;
 use crate::power_cut::cut_power;
 use crate::{Budget, Verdict};
@@ -41,7 +42,7 @@ fn scenario(seed: u64) -> String {
     let shards = shards_of(seed);
     let mut server =
         Server::prepare_sharded(volume.path(), receiver.address, SMALL_SEGMENTS, shards);
-    server.set_program(super::points::instrumented());
+    server.set_program(instrumented());
     let plan = Plan::new(server.address, seed);
 
     let point = POINTS[usize::try_from(seed).unwrap() % POINTS.len()];

@@ -10,29 +10,21 @@
 mod combined;
 pub mod points;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use tempfile::TempDir;
-
 use crate::black_box::episode::{Series, invalid};
-use crate::black_box::history::{Account, Bounds, judge_run};
+use crate::black_box::history::{Bounds, judge_run};
 use crate::black_box::load::{Load, PRODUCERS, Plan};
-use crate::black_box::operator::{Operator, redrive_all};
 use crate::black_box::receiver::{Mood, Receiver};
 use crate::black_box::server::{SMALL_SEGMENTS, Server, shards_of};
 use crate::{Budget, Verdict};
+use clap::{Args, ValueEnum};
 
 /// Kills between two judgements.
 const KILLS_PER_EPISODE: u64 = 10;
 
 /// Kills of a short run.
 const KILLS: u64 = 20;
-
-/// Segments and a window so small that index files are forgotten during an episode. Producers are patient then:
-/// what they send again is known.
-const SMALL_WINDOW: &str = "window_ids = 2000\nsegment_rows = 250\n";
 
 /// What is tried.
 #[derive(Clone, Debug, Args)]
@@ -135,57 +127,8 @@ fn episode(seed: u64, kills: u64) -> String {
     if left_open == 0 {
         invalid("no request was in flight when it was killed");
     }
+    server.expect_no_alarm();
     let (status, _) = server.terminate();
     assert!(status.success(), "{status}");
     format!("{shards} shards, {kills} kills ({while_starting} while starting), {account}")
-}
-
-/// An instrumented server under load, with an operator at work and a receiver that refuses some for good.
-struct Story {
-    server: Server,
-    receiver: Receiver,
-    plan: Arc<Plan>,
-    _root: TempDir,
-}
-
-impl Story {
-    fn new(seed: u64) -> Self {
-        let root = tempfile::tempdir().unwrap();
-        let folder = root.path().join("server");
-        std::fs::create_dir(&folder).unwrap();
-        let receiver = Receiver::start(seed, Mood::Picky);
-        let store = format!("{SMALL_WINDOW}{SMALL_SEGMENTS}");
-        let mut server =
-            Server::prepare_sharded(&folder, receiver.address, &store, shards_of(seed));
-        server.set_program(points::instrumented());
-        receiver.follow(&server);
-        Self {
-            plan: Plan::patient(server.address, seed),
-            server,
-            receiver,
-            _root: root,
-        }
-    }
-
-    /// Heals everything and judges.
-    fn judge(&mut self, bounds: Bounds) -> Account {
-        self.receiver.feel(Mood::Well);
-        redrive_all(&self.plan);
-        judge_run(&mut self.server, &self.plan.history, &self.receiver, bounds)
-    }
-}
-
-/// Lets faults happen under load, which answer how many unclean stops there were, and judges.
-fn under_load(seed: u64, faults: impl FnOnce(&mut Story) -> u64) -> Account {
-    let mut story = Story::new(seed);
-    let load = Load::start(&story.plan, PRODUCERS);
-    let operator = Operator::start(&story.plan);
-    let unclean_stops = faults(&mut story);
-    story.server.start();
-    operator.stop(&story.plan);
-    load.stop();
-    story.judge(Bounds {
-        stored_min: 100,
-        unclean_stops,
-    })
 }

@@ -11,9 +11,9 @@ use std::process::ExitStatus;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::{Story, under_load};
-use crate::black_box::episode::{Series, invalid};
+use crate::black_box::episode::Series;
 use crate::black_box::server::Server;
+use crate::black_box::story::Story;
 use crate::{Budget, Verdict};
 
 /// Hits of a point that are met: the first, and some on which something was done before.
@@ -105,7 +105,8 @@ pub fn run(budget: &Budget) -> Verdict {
 /// Goes through cases on one data directory; which points were reached, and what there is to say.
 fn episode(seed: u64, cases: &[(&str, u64)]) -> (Vec<String>, String) {
     let mut reached = Vec::new();
-    let account = under_load(seed, |story: &mut Story| {
+    let mut story = Story::new(seed);
+    let unclean_stops = story.under_load(|story| {
         let mut kills = 0;
         for (name, hits) in cases {
             let (met, ended) = meet(&mut story.server, name, *hits);
@@ -114,9 +115,10 @@ fn episode(seed: u64, cases: &[(&str, u64)]) -> (Vec<String>, String) {
                 reached.push((*name).to_owned());
             }
         }
-        story.server.set_environment(Vec::new());
         kills
     });
+    let account = story.judge(100, unclean_stops);
+    story.server.expect_no_alarm();
     let cases = cases.len();
     let account = format!("{} of {cases} points reached, {account}", reached.len());
     (reached, account)
@@ -165,12 +167,4 @@ fn end_within(server: &mut Server, time: Duration) -> Option<ExitStatus> {
 
 fn is_kill(status: ExitStatus) -> bool {
     status.signal() == Some(9)
-}
-
-/// The server that holds the points.
-pub fn instrumented() -> PathBuf {
-    if !cfg!(feature = "failpoints") {
-        invalid("this build holds no points; scripts/torture kill makes one that does");
-    }
-    std::env::current_exe().unwrap()
 }

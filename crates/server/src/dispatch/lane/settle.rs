@@ -75,6 +75,10 @@ impl LaneTask {
                 self.order.resolved(key, sent.history);
             }
             Settled::Again { at, record, after } => {
+                let at = match wayhold_store::planted!("sent-again-too-early") {
+                    true => moment.now,
+                    false => at,
+                };
                 self.metrics.attempts(record.outcome).inc();
                 self.note_error(sent, &record);
                 debug!(

@@ -324,6 +324,10 @@ impl LaneTask {
             return;
         };
         wayhold_store::failpoint!("lane.before-sending");
+        if wayhold_store::planted!("settle-before-the-answer") {
+            let sent = self.ready.iter().map(|attempt| attempt.event.position);
+            self.handle.settle_delivered(&sent.collect::<Vec<_>>());
+        }
         let ready = &mut self.ready;
         if catch_unwind(AssertUnwindSafe(|| sink.submit(ready))).is_err() {
             self.process_metrics.panics.inc();

@@ -28,6 +28,11 @@ pub(super) fn request_of(
     match mode {
         WebhookMode::Binary => {
             set_attributes(event, &mut headers)?;
+            if wayhold_store::planted!("body-written-anew") {
+                let data: serde_json::Value =
+                    serde_json::from_slice(event.data()).unwrap_or_default();
+                return Ok((headers, data.to_string().into()));
+            }
             Ok((headers, event.data().clone()))
         }
         WebhookMode::Structured => {

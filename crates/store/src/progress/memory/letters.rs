@@ -21,7 +21,13 @@ impl Memory {
         event: &Arc<StoredEvent>,
         last: AttemptRecord,
     ) -> Option<u64> {
-        self.resolve(id, event.position.sequence)?.totals.dead += 1;
+        match planted!("letter-without-its-bit") {
+            true => self.totals(id).dead += 1,
+            false => self.resolve(id, event.position.sequence)?.totals.dead += 1,
+        }
+        if planted!("bit-without-its-letter") {
+            return None;
+        }
         Some(self.new_letter(NewLetter {
             lane: id,
             destination,

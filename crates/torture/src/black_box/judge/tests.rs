@@ -34,6 +34,7 @@ fn arrival(number: u64) -> Arrival {
         number,
         intact: true,
         confirmed: true,
+        is_tried_again: false,
         watched: 0,
         run: 1,
         at: 100,
@@ -45,6 +46,13 @@ fn unconfirmed(number: u64) -> Arrival {
     Arrival {
         confirmed: false,
         ..arrival(number)
+    }
+}
+
+fn tried_again(number: u64) -> Arrival {
+    Arrival {
+        is_tried_again: true,
+        ..unconfirmed(number)
     }
 }
 
@@ -105,7 +113,7 @@ type Change = fn(&mut Tale, &Cast);
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn a_broken_history_is_recognised_whatever_is_broken() {
-    let broken: [(&str, Rule, Change); 38] = [
+    let broken: [(&str, Rule, Change); 40] = [
         ("one is missing", Rule::NothingLost, |t, c| {
             t.arrivals.retain(|it| it.number != c.other);
         }),
@@ -206,6 +214,23 @@ fn a_broken_history_is_recognised_whatever_is_broken() {
         ("accepted in another generation", Rule::Order, |t, c| {
             t.evidence.told.insert(c.first, Told::Stored(2 << 56));
         }),
+        (
+            "the second while the first is tried again",
+            Rule::Order,
+            |t, c| {
+                t.arrivals[0] = tried_again(c.first);
+                t.arrivals.push(arrival(c.first));
+            },
+        ),
+        (
+            "the second after the first failed twice",
+            Rule::Order,
+            |t, c| {
+                t.arrivals[0] = tried_again(c.first);
+                t.arrivals.insert(0, tried_again(c.first));
+                t.arrivals.push(arrival(c.first));
+            },
+        ),
         ("another body", Rule::Intact, |t, _| {
             t.arrivals[0].intact = false;
         }),
@@ -304,7 +329,7 @@ fn a_broken_history_is_recognised_whatever_is_broken() {
 
 #[test]
 fn a_sound_history_is_accepted_however_suspicious_it_looks() {
-    let sounds: [(&str, Change); 13] = [
+    let sounds: [(&str, Change); 15] = [
         ("as it is", |_, _| {}),
         ("keys in another order", |t, _| t.arrivals.swap(1, 2)),
         ("what has no key in any order", |t, _| {
@@ -314,6 +339,19 @@ fn a_sound_history_is_accepted_however_suspicious_it_looks() {
         ("not taken at first", |t, c| {
             t.arrivals.insert(0, unconfirmed(c.first));
         }),
+        ("other keys go on while one is tried again", |t, c| {
+            t.arrivals[0] = tried_again(c.first);
+            t.arrivals.retain(|it| it.number != c.second);
+            t.arrivals.extend([c.first, c.second].map(arrival));
+        }),
+        (
+            "the second goes on after the first was refused for good",
+            |t, c| {
+                t.arrivals[0] = unconfirmed(c.first);
+                t.arrivals.push(tried_again(c.first));
+                t.arrivals.push(arrival(c.first));
+            },
+        ),
         ("taken at the third time", |t, c| {
             t.arrivals.splice(0..0, [unconfirmed(c.first); 2]);
         }),
