@@ -3,9 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use wayhold_torture::{
-    Verdict, crash_points, io_errors, kill, model, mutants, power_cut, reshard,
-};
+use wayhold_torture::{Verdict, crash_points, io_errors, kill, model, mutants, power_cut, reshard};
 
 /// Tries by force whether the promises hold. Exit code 0: they held; 1: one broke (as it must under
 /// `--control`); 2: it could not be told.
