@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use wayhold_model::{Clock, DestinationId, OutcomeKind};
 use wayhold_store::{
-    AppendError, AttemptRecord, DeadLetter, Delivery, Lane, NewEvent, Receipt, Resolution,
-    RunState, Store,
+    AppendError, AttemptRecord, DeadLetter, Delivery, Lane, LetterError, NewEvent, Receipt,
+    Resolution, RunState, Store,
 };
 
 use super::history::{Delivery as Owed, Fact, History, Stage};
@@ -186,7 +186,11 @@ impl<'a> Actor<'a> {
             Step::Clean => self.clean().await,
             // A start that fails is another case: there the first one is.
             Step::Restart if self.patience == Patience::Short => Ok(()),
-            Step::Restart => self.restart(),
+            Step::Restart => {
+                // A sync that was to fail and has not come yet fails no start.
+                self.disk.recorder.set_plan(Plan::default());
+                self.restart()
+            }
             Step::FailSync(path) => {
                 if self.patience == Patience::Full {
                     self.disk.recorder.set_plan(Plan {
@@ -346,7 +350,9 @@ impl<'a> Actor<'a> {
         for letter in idle.take(count) {
             let delivery = self.delivery_of(&letter).ok_or("a letter of nobody")?;
             self.note(Fact::Became(delivery, Stage::Redriving));
-            if !self.done(self.store.dead_letters().redrive(letter.id, "operator"))? {
+            let redriven = self.store.dead_letters().redrive(letter.id, "operator");
+            self.note_undone(delivery, redriven.as_ref().err());
+            if !self.done(redriven)? {
                 continue;
             }
             self.note(Fact::DurableOf(delivery));
@@ -368,6 +374,13 @@ impl<'a> Actor<'a> {
         self.durable().await
     }
 
+    /// What is refused with any word but `Unavailable` was not done.
+    fn note_undone(&self, delivery: (usize, usize), refused: Option<&LetterError>) {
+        if refused.is_some_and(|error| !matches!(error, LetterError::Unavailable { .. })) {
+            self.note(Fact::Became(delivery, Stage::Dead));
+        }
+    }
+
     fn discard(&self) -> Result<(), String> {
         let letters = self.letters()?;
         if let Some(letter) = letters.iter().find(|letter| !letter.redriving) {
@@ -377,6 +390,7 @@ impl<'a> Actor<'a> {
                 .store
                 .dead_letters()
                 .discard(letter.id, "operator", "of no use");
+            self.note_undone(delivery, discarded.as_ref().err());
             if self.done(discarded)? {
                 self.note(Fact::DurableOf(delivery));
             }
