@@ -374,10 +374,12 @@ impl<'a> Actor<'a> {
         self.durable().await
     }
 
-    /// What is refused with any word but `Unavailable` was not done.
+    /// What is refused was not done; of what was `Unavailable` nobody knows.
     fn note_undone(&self, delivery: (usize, usize), refused: Option<&LetterError>) {
-        if refused.is_some_and(|error| !matches!(error, LetterError::Unavailable { .. })) {
-            self.note(Fact::Became(delivery, Stage::Dead));
+        match refused {
+            None => {}
+            Some(LetterError::Unavailable { .. }) => self.note(Fact::Unsure(delivery)),
+            Some(_) => self.note(Fact::Became(delivery, Stage::Dead)),
         }
     }
 

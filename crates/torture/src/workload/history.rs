@@ -1,6 +1,6 @@
 //! What was asked of a store and what it answered, with the number of calls that the disk had seen by then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wayhold_model::{DestinationId, Position};
 
@@ -29,6 +29,8 @@ pub(crate) enum Fact {
     Stored(usize, Position),
     /// The store was told that a delivery stands so from now on.
     Became(Delivery, Stage),
+    /// Whether what it was told last of a delivery was done is not known, and will not be until it is told again.
+    Unsure(Delivery),
     /// What it was told of this delivery was acknowledged as durable.
     DurableOf(Delivery),
     /// Everything that it was told of deliveries was.
@@ -54,6 +56,8 @@ pub(crate) struct Expected {
     pub(super) sent: BTreeMap<usize, usize>,
     /// Where each acknowledged event lies, and when that was said.
     pub(super) stored: BTreeMap<usize, (Position, usize)>,
+    /// Deliveries of which it is not known whether the last that was told was done.
+    unsure: BTreeSet<Delivery>,
     /// Where each delivery may stand: how it was acknowledged last, and everything it was told since.
     stages: BTreeMap<Delivery, Vec<Stage>>,
     /// Whether each destination may be paused.
@@ -96,7 +100,13 @@ impl Expected {
                 let stages = self.stages.entry(*delivery);
                 stages.or_insert_with(|| vec![Stage::Pending]).push(*stage);
             }
-            Fact::DurableOf(delivery) => self.durable(|one| one == delivery),
+            Fact::Unsure(delivery) => {
+                self.unsure.insert(*delivery);
+            }
+            Fact::DurableOf(delivery) => {
+                self.unsure.remove(delivery);
+                self.durable(|one| one == delivery);
+            }
             Fact::Durable => self.durable(|_| true),
             Fact::Pausing(destination, paused) => {
                 let may = self.paused.entry(*destination);
@@ -111,7 +121,10 @@ impl Expected {
     fn durable(&mut self, concerns: impl Fn(&Delivery) -> bool) {
         for (delivery, stages) in &mut self.stages {
             // What is told of an event before it is stored concerns a later attempt to store it.
-            if concerns(delivery) && self.stored.contains_key(&delivery.0) {
+            if concerns(delivery)
+                && self.stored.contains_key(&delivery.0)
+                && !self.unsure.contains(delivery)
+            {
                 let before_last = stages.len().saturating_sub(1);
                 stages.drain(..before_last);
             }
