@@ -4,7 +4,7 @@ use wayhold_torture::{Verdict, io_errors};
 
 #[test]
 fn nothing_acknowledged_is_lost_whichever_call_fails() {
-    let verdict = io_errors::run(&io_errors::Arguments::new(600, 1, false));
+    let verdict = io_errors::run(&io_errors::Arguments::new(300, 1, false));
     assert_eq!(verdict, Verdict::Held);
 }
 
