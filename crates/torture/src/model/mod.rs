@@ -1,5 +1,5 @@
 //! Random histories of the store against a small reference: accept, repeat, read, settle, set aside, dead-letter,
-//! redrive, discard, drop, compact, reshard, restart, kill, power cut, at limits that a few events reach and at production's.
+//! redrive, discard, drop, reshard, restart, kill, power cut, at limits that a few events reach and at production's.
 //! After each step the store must say what the reference says.
 
 #![expect(

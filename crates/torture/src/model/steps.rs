@@ -41,7 +41,7 @@ pub(super) enum Step {
     Discard { to: usize, pick: u64 },
     /// Makes everything that was set aside for a destination pending again.
     Revive { to: usize },
-    /// Lets time pass, so that segments end, are dropped and compacted.
+    /// Lets time pass, so that segments end and are dropped.
     Pass { minutes: u64 },
     /// Another number of shards.
     Reshard(u16),
