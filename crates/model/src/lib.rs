@@ -8,6 +8,7 @@ pub mod stored;
 pub mod time;
 
 pub mod hash;
+pub mod webhook_id;
 
 pub mod attribute;
 pub mod condition;
