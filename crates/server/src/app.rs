@@ -209,9 +209,9 @@ impl App {
                 .collect::<Vec<_>>();
             // Letters that cannot be read now are named in health; their number stays in the totals.
             let letters = store.dead_letters().counts().unwrap_or_default();
-            (store.figures(), accounting, letters)
+            (store.figures(), store.generations(), accounting, letters)
         };
-        let (figures, accounting, letters) = blocking(read).await?;
+        let (figures, generations, accounting, letters) = blocking(read).await?;
         let readiness = self.decide_readiness(&lanes);
         let destinations = records
             .into_iter()
@@ -240,6 +240,7 @@ impl App {
             readiness,
             limits: self.accept.admission().report(),
             figures,
+            generations,
             recovery: Arc::clone(&self.recovery),
             destinations,
         })

@@ -35,7 +35,7 @@ pub struct Options {
     /// Sooner still they go where the volume has less than `min_free`, before anything is refused.
     pub retention_bytes: u64,
     /// Accepting stops while the volume has fewer free bytes; `None` is 512 MiB or two segments of each
-    /// shard and the reserve, whichever is more.
+    /// shard that takes events and the reserve, whichever is more.
     pub min_free: Option<u64>,
     /// Size of the reserve file, released when the disk is full so that progress can still be written.
     pub reserve_bytes: u64,
@@ -83,10 +83,15 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Free bytes of the volume below which accepting stops.
+    /// Free bytes of the volume below which accepting stops in a new data directory.
     pub fn min_free_bytes(&self) -> u64 {
+        self.min_free_of(self.shards)
+    }
+
+    /// The same where so many shards take events.
+    pub(crate) fn min_free_of(&self, shards: u16) -> u64 {
         self.min_free.unwrap_or_else(|| {
-            let segments = 2 * u64::from(self.shards);
+            let segments = 2 * u64::from(shards);
             (512 * MIB).max(
                 self.segment_bytes
                     .saturating_mul(segments)

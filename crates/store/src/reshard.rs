@@ -44,6 +44,18 @@ pub enum ReshardError {
         /// Shards of the new one.
         wanted: usize,
     },
+    /// So many shards ask for more free space than the volume has. Make room, or ask for fewer.
+    #[error(
+        "{wanted} shards need {needed} free bytes on the volume, which has {room}; make room, or ask for fewer"
+    )]
+    NoSpace {
+        /// Shards of the new generation.
+        wanted: u16,
+        /// Free bytes below which they would accept nothing.
+        needed: u64,
+        /// Free bytes, and those of what is kept only while nobody needs the room.
+        room: u64,
+    },
     /// The catalogue did not take it: nothing was changed.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
@@ -162,6 +174,16 @@ impl Store {
         if held + wanted > SHARDS_HELD_MAX {
             return Err(ReshardError::TooMany { held, wanted });
         }
+        let needed = inner.ground.options.min_free_of(count);
+        let room = inner.space.room();
+        if needed > inner.space.min_free() && needed > room {
+            let wanted = count;
+            return Err(ReshardError::NoSpace {
+                wanted,
+                needed,
+                room,
+            });
+        }
         failpoint!("reshard.before-naming");
         let generation = inner.catalog.add_generation(count, by, reason)?;
         failpoint!("reshard.named");
@@ -178,6 +200,7 @@ impl Store {
         }
         failpoint!("reshard.made");
         inner.threads().extend(begun.threads);
+        inner.space.ask_for(needed);
         inner.shards.replace(map.with(begun.shared));
         let older = inner.takers.swap(Arc::new(begun.takers));
         changing.closing.retain(|one| one.strong_count() > 0);

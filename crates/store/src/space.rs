@@ -35,7 +35,8 @@ pub(crate) struct Space {
     disk: Arc<dyn Disk>,
     reserve: PathBuf,
     reserve_bytes: u64,
-    min_free: u64,
+    /// Follows the number of shards.
+    min_free: AtomicU64,
     free: AtomicU64,
     /// Bytes that are kept only as long as nobody needs the room.
     yielding: AtomicU64,
@@ -59,7 +60,7 @@ impl Space {
             disk,
             reserve,
             reserve_bytes,
-            min_free,
+            min_free: AtomicU64::new(min_free),
             free: AtomicU64::new(u64::MAX),
             yielding: AtomicU64::new(0),
             low: AtomicBool::new(false),
@@ -78,6 +79,24 @@ impl Space {
             space.exhausted();
         }
         space
+    }
+
+    /// Free bytes below which accepting stops.
+    pub(crate) fn min_free(&self) -> u64 {
+        self.min_free.load(Ordering::Relaxed)
+    }
+
+    /// Asks for so many free bytes from now on, because another number of shards takes events.
+    pub(crate) fn ask_for(&self, min_free: u64) {
+        if self.min_free.swap(min_free, Ordering::Relaxed) != min_free {
+            self.check();
+        }
+    }
+
+    /// Free bytes, and those that are kept only as long as nobody needs the room.
+    pub(crate) fn room(&self) -> u64 {
+        self.free()
+            .saturating_add(self.yielding.load(Ordering::Relaxed))
     }
 
     /// Whether accepting must wait for room.
@@ -103,7 +122,7 @@ impl Space {
 
     /// Bytes that the volume lacked when last looked at, and that what is kept must make up for.
     pub(crate) fn wanted(&self) -> u64 {
-        self.min_free.saturating_sub(self.free())
+        self.min_free().saturating_sub(self.free())
     }
 
     /// Bytes of the reserve file.
@@ -125,15 +144,14 @@ impl Space {
             }
         };
         self.free.store(free, Ordering::Relaxed);
-        let yielding = self.yielding.load(Ordering::Relaxed);
-        let room = free.saturating_add(yielding);
+        let room = self.room();
         let low = room < self.mark();
         self.note(low.then_some(room));
         if self.low.swap(low, Ordering::Relaxed) != low {
             if low {
                 warn!(
                     free,
-                    min_free = self.min_free,
+                    min_free = self.min_free(),
                     "accepting stops: the disk has too little free space"
                 );
             } else {
@@ -148,20 +166,17 @@ impl Space {
     /// How much must be free, or kept only as long as nobody needs it, for accepting to go on or to begin
     /// again.
     pub(crate) fn mark(&self) -> u64 {
+        let min_free = self.min_free();
         match self.is_low() {
-            true => self
-                .min_free
-                .saturating_add(self.min_free / 100 * (HIGH_MARK_PERCENT - 100)),
-            false => self.min_free,
+            true => min_free.saturating_add(min_free / 100 * (HIGH_MARK_PERCENT - 100)),
+            false => min_free,
         }
     }
 
     /// How long until accepting begins again, if space goes on to come free as it did since it was least.
     pub(crate) fn wait(&self) -> Duration {
         let stopped = *self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = self
-            .free()
-            .saturating_add(self.yielding.load(Ordering::Relaxed));
+        let room = self.room();
         let measured = stopped.and_then(|stopped| {
             let (since, least) = stopped.lowest;
             let freed = room.checked_sub(least).filter(|freed| *freed > 0)?;
@@ -200,7 +215,7 @@ impl Space {
     /// The reserve counts twice: what was just given up must not be taken back at once from those it was
     /// given up for.
     fn enough_for_reserve(&self) -> u64 {
-        self.min_free
+        self.min_free()
             .saturating_add(self.reserve_bytes.saturating_mul(2))
     }
 

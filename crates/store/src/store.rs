@@ -134,6 +134,9 @@ impl Store {
             .map_err(|error| catalog_error(dir, error))?,
         );
         failpoint!("open.catalogue-opened");
+        if let Some(newest) = catalog.generations().last() {
+            space.ask_for(options.min_free_of(newest.shards));
+        }
         let bells = Arc::new(Bells::default());
         let window = Arc::new(Window::new(reach(&options, &catalog.generations())));
         let ground = Ground {
@@ -378,7 +381,7 @@ impl Inner {
             Some(format!(
                 "the disk has {} free bytes; accepting needs {}, begins again at {}, and has stopped since {}",
                 self.space.free(),
-                self.ground.options.min_free_bytes(),
+                self.space.min_free(),
                 self.space.mark(),
                 self.clock.now().before(stopped_for),
             ))

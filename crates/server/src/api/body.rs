@@ -35,8 +35,22 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Wish<T> {
         } else {
             bytes.as_ref()
         };
-        let wish = serde_json::from_slice(text)
-            .map_err(|error| Problem::new(ProblemType::MalformedBody, format!("body: {error}")))?;
-        Ok(Self(wish))
+        read(text).map(Self)
     }
+}
+
+/// Reads the whole text; what does not fit names its field.
+fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Problem> {
+    let malformed = |detail| Problem::new(ProblemType::MalformedBody, detail);
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let wish = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        if error.path().iter().next().is_none() {
+            return malformed(format!("body: {}", error.inner()));
+        }
+        let field = error.path().to_string();
+        malformed(format!("{field}: {}", error.inner())).with("field", field)
+    })?;
+    json.end()
+        .map_err(|error| malformed(format!("body: {error}")))?;
+    Ok(wish)
 }

@@ -10,6 +10,7 @@ pub mod list;
 pub mod events;
 pub mod lookup;
 
+pub mod audit;
 pub mod backups;
 pub mod dead_letters;
 pub mod destinations;

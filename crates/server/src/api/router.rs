@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 
-use super::{backups, dead_letters, destinations, health, lookup, shards, status, tokens};
+use super::{audit, backups, dead_letters, destinations, health, lookup, shards, status, tokens};
 use crate::app::App;
 use crate::http::{pages, unserved};
 
@@ -17,6 +17,7 @@ pub fn api(app: &Arc<App>) -> Router {
         .merge(shards::routes())
         .merge(status::routes())
         .merge(tokens::routes())
+        .merge(audit::routes())
         .merge(backups::routes())
         .merge(health::routes())
         .merge(pages());

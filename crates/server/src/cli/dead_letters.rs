@@ -3,12 +3,10 @@
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
-use super::client::{Client, ServerArguments, path, with_query};
+use super::client::{Client, ServerArguments, path};
 use super::exit::Failure;
-use super::output::{Output, cell, items};
-
-/// Letters asked for at once: as many as the server gives on one page.
-const PAGE: &str = "100";
+use super::output::{Output, cell};
+use super::paging::follow;
 
 /// List, show, redrive and discard deliveries that were given up.
 #[derive(Debug, clap::Args)]
@@ -133,31 +131,19 @@ fn letter(id: u64, action: Option<&str>) -> String {
     }
 }
 
-/// Follows the cursor until `limit` letters are there.
 async fn list(
     client: &mut Client,
     destination: Option<&str>,
     limit: usize,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let mut letters: Vec<Value> = Vec::new();
-    let mut next: Option<String> = None;
-    loop {
-        let mut query = vec![("limit", PAGE)];
-        query.extend(destination.map(|name| ("destination", name)));
-        query.extend(next.as_deref().map(|cursor| ("after", cursor)));
-        let page = client
-            .get(&with_query("/v1/dead-letters".to_owned(), &query))
-            .await?;
-        letters.extend_from_slice(items(&page));
-        next = page.get("next").and_then(Value::as_str).map(str::to_owned);
-        if letters.len() > limit || next.is_none() {
-            break;
-        }
-    }
-    let more = next.is_some() || letters.len() > limit;
-    letters.truncate(limit);
+    let of: Vec<_> = destination
+        .map(|name| ("destination", name))
+        .into_iter()
+        .collect();
+    let letters = follow(client, "/v1/dead-letters", &of, limit).await?;
     let rows: Vec<_> = letters
+        .items
         .iter()
         .map(|row| {
             [
@@ -172,7 +158,7 @@ async fn list(
             .map(|field| cell(row, field))
         })
         .collect();
-    output.json(&json!({ "items": letters, "next": next }));
+    output.json(&json!({ "items": letters.items, "next": letters.next }));
     output.table(
         [
             "ID",
@@ -185,8 +171,6 @@ async fn list(
         ],
         &rows,
     );
-    if more {
-        output.note(format!("there are more than {limit}; --limit shows them"));
-    }
+    letters.note_more(limit, output);
     Ok(())
 }

@@ -5,9 +5,11 @@
 pub mod client;
 pub mod exit;
 pub mod output;
+pub mod paging;
 pub mod process;
 pub mod stop_signal;
 
+pub mod audit;
 pub mod bench;
 pub mod config;
 pub mod dead_letters;
@@ -56,6 +58,7 @@ enum Command {
     DeadLetters(dead_letters::DeadLetters),
     Shards(shards::Shards),
     Tokens(tokens::Tokens),
+    Audit(audit::Audit),
     #[command(subcommand)]
     Config(config::Config),
     Store(store::Store),
@@ -79,6 +82,7 @@ impl Command {
             Self::DeadLetters(dead_letters) => block_on(dead_letters.run(output)),
             Self::Shards(shards) => block_on(shards.run(output)),
             Self::Tokens(tokens) => block_on(tokens.run(output)),
+            Self::Audit(audit) => block_on(audit.run(output)),
             Self::Send(send) => block_on(send.run(output)),
             Self::Demo(demo) => block_on(demo.run(output)),
         }

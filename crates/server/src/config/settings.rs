@@ -126,6 +126,7 @@ pub(super) fn read_store(
     }
     let needed = 2 * u64::from(shards) * options.segment_bytes + options.reserve_bytes;
     let usual = options.min_free_bytes();
+    let is_chosen = section.has("min_free");
     let min_free = section.get("min_free", Size(usual)).0;
     if min_free < needed {
         let needed = show_size(Size(needed));
@@ -135,7 +136,8 @@ pub(super) fn read_store(
         );
     }
     wayhold_store::Options {
-        min_free: Some(min_free),
+        // What nobody chose follows the number of shards that the data directory has.
+        min_free: is_chosen.then_some(min_free),
         ..options
     }
 }

@@ -429,14 +429,14 @@ fn the_number_of_shards_follows_the_cores_and_the_space_to_keep_free_follows_it(
         let config = config.unwrap().config;
         (
             config.store.shards,
-            config.store.min_free,
+            config.store.min_free_bytes(),
             config.shards_chosen,
         )
     };
-    assert_eq!(store(text, 2), (1, Some(512 << 20), false));
-    assert_eq!(store(text, 16), (4, Some(544 << 20), false));
+    assert_eq!(store(text, 2), (1, 512 << 20, false));
+    assert_eq!(store(text, 16), (4, 544 << 20, false));
     let chosen = format!("[store]\nshards = 8\n{text}");
-    assert_eq!(store(&chosen, 2), (8, Some(1056 << 20), true));
+    assert_eq!(store(&chosen, 2), (8, 1056 << 20, true));
     for (shards, told) in [
         ("0", "between 1 and 64, not 0"),
         ("65", "between 1 and 64, not 65"),

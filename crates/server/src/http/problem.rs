@@ -472,6 +472,7 @@ impl From<ReshardError> for Problem {
                 Self::new(ProblemType::InvalidRequest, detail).with("field", "count")
             }
             ReshardError::TooMany { .. } => Self::new(ProblemType::StateConflict, detail),
+            ReshardError::NoSpace { .. } => Self::new(ProblemType::NoSpace, detail),
             ReshardError::Catalog(error) => error.into(),
             // Paths of the server's disk are for its log.
             ReshardError::Files(error) => {

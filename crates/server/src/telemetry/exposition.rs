@@ -10,6 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use wayhold_model::OutcomeKind;
+use wayhold_store::GenerationState;
 use wayhold_store::figures::{COMMIT_BUCKETS, GROUP_BUCKETS};
 
 use super::histogram::Reading;
@@ -49,6 +50,7 @@ impl Collector for Scrape {
         attempts(&mut page, &self.metrics.destinations())?;
         destinations(&mut page, &self.report)?;
         store(&mut page, &self.report)?;
+        shards(&mut page, &self.report)?;
         process(&mut page, &self.metrics, &self.report)
     }
 }
@@ -257,6 +259,26 @@ fn store(page: &mut Page<'_>, report: &Report) -> fmt::Result {
                 count(figures.group_events),
             ),
         )],
+    )
+}
+
+/// Over how many shards events are spread, and what a change of their number has left to drain.
+fn shards(page: &mut Page<'_>, report: &Report) -> fmt::Result {
+    let all = || report.generations.iter();
+    page.gauge(
+        "shards",
+        "Shards by state of their generation: active ones take events",
+        GenerationState::ALL.map(|state| {
+            let of_state = all().filter(|one| one.state == state);
+            let shards: u64 = of_state.map(|one| u64::from(one.shards)).sum();
+            ([("state", state.name())], shards)
+        }),
+    )?;
+    let draining = || all().filter(|one| one.state == GenerationState::Draining);
+    page.gauge(
+        "draining_deliveries",
+        "Deliveries that are not resolved and lie in older generations of shards",
+        [([], draining().map(|one| one.pending).sum::<u64>())],
     )
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wayhold_model::Timestamp;
-use wayhold_store::{Figures, Health, Recovery};
+use wayhold_store::{Figures, GenerationFigures, Health, Recovery};
 
 use super::accounting::Accounting;
 use crate::auth::Openness;
@@ -29,6 +29,8 @@ pub struct Report {
     pub limits: Vec<LimitReport>,
     /// Sizes and counts of the store.
     pub figures: Figures,
+    /// Every generation of shards that has files, oldest first.
+    pub generations: Vec<GenerationFigures>,
     /// What opening the store found.
     pub recovery: Arc<Recovery>,
     /// Every destination that is configured or still owed something, by name.
@@ -186,6 +188,7 @@ pub(crate) mod tests {
                 })
                 .to_vec(),
             figures: Figures::default(),
+            generations: Vec::new(),
             recovery: Arc::default(),
             destinations: destinations
                 .iter()

@@ -34,6 +34,7 @@ const ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("GET", "/v1/tokens", Some("admin")),
     ("POST", "/v1/tokens", Some("admin")),
     ("POST", "/v1/tokens/{prefix}/revoke", Some("admin")),
+    ("GET", "/v1/audit", Some("audit")),
     ("GET", "/v1/backups", Some("admin")),
     ("POST", "/v1/backups", Some("admin")),
 ];

@@ -44,6 +44,7 @@ fn every_command_answers_a_person_and_a_program() {
         (vec!["dead-letters", "list"], "DESTINATION"),
         (vec!["dlq", "list"], "DESTINATION"),
         (vec!["tokens", "list"], "PREFIX"),
+        (vec!["audit", "list"], "destination.paused"),
     ] {
         let human = ask(dir.path(), &server, &arguments);
         assert_eq!(

@@ -19,4 +19,5 @@ mod letters;
 mod limits;
 mod rescue;
 mod retention;
+mod shards;
 mod start_and_stop;

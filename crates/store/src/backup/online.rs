@@ -247,10 +247,11 @@ impl<'a> Backup<'a> {
 
     fn copy_catalog(&mut self) -> Result<(), BackupError> {
         let catalog = &self.inner.catalog;
+        let vfs = self.inner.ground.options.vfs.as_deref();
         let target = &mut self.target;
         catalog
             .with_connection(|connection| {
-                target.add_database("catalog.db", None, |to, vfs, after| {
+                target.add_database("catalog.db", vfs, |to, vfs, after| {
                     copy_connection(connection, to, vfs, after)
                 })
             })

@@ -62,10 +62,12 @@ pub fn occupied(dir: &Path) -> u64 {
 impl Disk for HookedDisk {
     fn create_directory(&self, path: &Path) -> io::Result<()> {
         (self.before)("create_directory", path)?;
+        let _changing = self.changing.read().unwrap();
         SystemDisk.create_directory(path)
     }
     fn remove_directory(&self, path: &Path) -> io::Result<()> {
         (self.before)("remove_directory", path)?;
+        let _changing = self.changing.read().unwrap();
         SystemDisk.remove_directory(path)
     }
     fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
@@ -86,6 +88,7 @@ impl Disk for HookedDisk {
         SystemDisk.replace(path, content)
     }
     fn preallocate(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        let _changing = self.changing.read().unwrap();
         SystemDisk.preallocate(path, bytes)
     }
     fn overwrite(&self, path: &Path) -> io::Result<Box<dyn Overwrite>> {
@@ -111,6 +114,7 @@ impl Disk for HookedDisk {
         SystemDisk.rename(from, to)
     }
     fn copy(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let _changing = self.changing.read().unwrap();
         SystemDisk.copy(from, to)
     }
     fn exists(&self, path: &Path) -> io::Result<bool> {
