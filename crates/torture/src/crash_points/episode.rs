@@ -1,7 +1,7 @@
 //! One script, played once and recorded.
 
-use crate::disk::{Call, Image, Plan, Recorded, Recording};
-use crate::workload::{Actor, HandClock, History, Patience, Script};
+use crate::disk::{Call, Plan, Recorded, Recording};
+use crate::workload::{Actor, HandClock, History, Patience, Script, empty_disk};
 use crate::workplace::{folder, runtime};
 
 /// A script with what its store did to the disk.
@@ -20,9 +20,11 @@ impl Episode {
     pub(super) fn record(seed: u64, planted: bool) -> Result<Self, String> {
         let script = Script::new(seed);
         let folder = folder()?;
-        let root = folder.path().join("data");
-        std::fs::create_dir(&root).map_err(|error| error.to_string())?;
-        let disk = Recorded::new(&root, Image::default());
+        let root = folder.path().join("disk");
+        let before = empty_disk();
+        let made = before.write_to(&root);
+        made.map_err(|error| error.to_string())?;
+        let disk = Recorded::new(&root, before);
         disk.recorder.set_plan(Plan {
             lying: planted,
             ..Plan::default()

@@ -7,7 +7,7 @@ use super::episode::Episode;
 use super::sometimes::Sometimes;
 use crate::dice::Dice;
 use crate::disk::{Fate, Image, Model, Recorded, Recording};
-use crate::workload::{Expected, Judge};
+use crate::workload::{Expected, Judge, Then, data_below};
 use crate::workplace::{folder, runtime};
 
 /// Of one point in so many the opening is recorded too.
@@ -16,8 +16,8 @@ const RECOVERIES: u64 = 12;
 /// So many power failures are tried in a recorded opening.
 const IN_RECOVERY: usize = 6;
 
-/// Of one point in so many the store is opened twice.
-const TWICE: u64 = 4;
+/// Of one point in so many the store is opened twice, and of as many others the backups are restored.
+const MORE: u64 = 4;
 
 /// The power failures of an episode that are tried.
 pub(super) struct Points<'a> {
@@ -134,7 +134,7 @@ impl Points<'_> {
         let image = model.after(fate);
         met.look_at(model, fate);
         let chosen = point as u64;
-        self.judge(&image, &expected, chosen.is_multiple_of(TWICE), met)?;
+        self.judge(&image, &expected, chosen, met)?;
         let mut dice = Dice::new(chosen ^ 0x5eed);
         if dice.one_in(RECOVERIES) || self.only.is_some() {
             self.in_recovery(&image, &expected, &mut dice, met)?;
@@ -146,12 +146,12 @@ impl Points<'_> {
         &self,
         image: &Image,
         expected: &Expected,
-        twice: bool,
+        chosen: u64,
         met: &mut Sometimes,
     ) -> Result<(), (String, PathBuf)> {
         let unkept = |what| (what, PathBuf::new());
         let folder = folder().map_err(unkept)?;
-        let root = folder.path().join("data");
+        let root = folder.path().join("disk");
         image
             .write_to(&root)
             .map_err(|error| unkept(error.to_string()))?;
@@ -159,11 +159,15 @@ impl Points<'_> {
             script: &self.episode.script,
             expected,
             clock: &self.episode.clock,
-            twice,
+            then: match chosen % MORE {
+                0 => Then::SecondStart,
+                1 => Then::Backups,
+                _ => Then::Nothing,
+            },
             after_faults: false,
         };
         let runtime = runtime().map_err(unkept)?;
-        match runtime.block_on(judge.judge(&root, None)) {
+        match runtime.block_on(judge.judge(&root)) {
             Ok(seen) => {
                 met.points += 1;
                 met.saw(&seen);
@@ -197,7 +201,7 @@ impl Points<'_> {
             for call in recording.calls.iter().take(point) {
                 model.apply(call);
             }
-            let judged = self.judge(&model.after(fate), expected, false, met);
+            let judged = self.judge(&model.after(fate), expected, dice.next(), met);
             judged.map_err(|(what, kept)| {
                 (format!("{what}, after a second power failure before call {point} of the opening, {fate}"), kept)
             })?;
@@ -208,13 +212,13 @@ impl Points<'_> {
 
     fn recovery(&self, image: &Image) -> Result<Recording, String> {
         let folder = folder()?;
-        let root = folder.path().join("data");
+        let root = folder.path().join("disk");
         image.write_to(&root).map_err(|error| error.to_string())?;
         let disk = Recorded::new(&root, image.clone());
         let mut options = self.episode.script.options();
         options.vfs = Some(disk.vfs());
         let clock = std::sync::Arc::new(self.episode.clock.clone());
-        let opened = wayhold_store::Store::open_on(&root, options, clock, disk.disk());
+        let opened = wayhold_store::Store::open_on(&data_below(&root), options, clock, disk.disk());
         let (store, _) = opened.map_err(|error| format!("it does not open: {error}"))?;
         store.stop();
         Ok(disk.recorder.recording())

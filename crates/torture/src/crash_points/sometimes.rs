@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use crate::disk::{Fate, Model};
-use crate::workload::Seen;
+use crate::workload::{Seen, data_below};
 
 /// How often each happened.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,8 @@ impl Sometimes {
         self.names += u64::from(model.has_unsynced_names());
         let mut names = model.names();
         self.leaving += u64::from(names.any(|path| ends(path, ".db.gone")));
-        for path in model.unsynced_files() {
+        let of_the_store = |path: &&Path| path.starts_with(data_below(Path::new("")));
+        for path in model.unsynced_files().filter(of_the_store) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             self.index_files_in_part += u64::from(name.ends_with(".idx.tmp"));
             self.marks += u64::from(name == "mark");
@@ -61,7 +62,7 @@ impl Sometimes {
         self.seen.add(&other.seen);
     }
 
-    fn counted(&self) -> [(&'static str, u64); 15] {
+    fn counted(&self) -> [(&'static str, u64); 19] {
         [
             ("a power failure in a recovery", self.in_recovery),
             ("a torn frame of a log", self.torn_logs),
@@ -87,6 +88,13 @@ impl Sometimes {
             ("an event of which the trace is left", self.seen.traces),
             ("a dead letter", self.seen.letters),
             ("a redrive under way", self.seen.redriving),
+            (
+                "another number of shards that was not acknowledged",
+                self.seen.resharding,
+            ),
+            ("several generations of shards", self.seen.generations),
+            ("a backup restored", self.seen.restored),
+            ("a backup cut off", self.seen.cut_off),
         ]
     }
 

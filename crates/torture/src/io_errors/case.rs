@@ -3,8 +3,10 @@
 use std::fmt;
 
 use crate::dice::Dice;
-use crate::disk::{Fate, Fault, Image, Model, Operation, Plan, Recorded};
-use crate::workload::{Actor, Expected, HandClock, History, Judge, Patience, Script};
+use crate::disk::{Fate, Fault, Model, Operation, Plan, Recorded};
+use crate::workload::{
+    Actor, Expected, HandClock, History, Judge, Patience, Script, Then, empty_disk,
+};
 use crate::workplace::{folder, runtime};
 
 /// In how many ways a call may fail.
@@ -56,9 +58,11 @@ impl Case {
     /// Plays and judges it.
     pub(super) fn run(&self) -> Result<Met, String> {
         let folder = folder()?;
-        let root = folder.path().join("data");
-        std::fs::create_dir(&root).map_err(|error| error.to_string())?;
-        let disk = Recorded::new(&root, Image::default());
+        let root = folder.path().join("disk");
+        let before = empty_disk();
+        let made = before.write_to(&root);
+        made.map_err(|error| error.to_string())?;
+        let disk = Recorded::new(&root, before);
         disk.recorder.set_plan(self.plan.clone());
         let runtime = runtime()?;
         let opened = Actor::open(&self.script, &disk, Patience::Short);
@@ -82,10 +86,10 @@ impl Case {
                 script: &self.script,
                 expected,
                 clock: &clock,
-                twice: false,
+                then: Then::Backups,
                 after_faults: true,
             };
-            runtime.block_on(judge.judge(&root, None)).map(|_seen| ())
+            runtime.block_on(judge.judge(&root)).map(|_seen| ())
         };
         let all = history.all();
         judged(&all).map_err(|what| self.told(&disk, &format!("started again: {what}")))?;

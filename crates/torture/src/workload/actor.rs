@@ -1,5 +1,7 @@
 //! Plays a script on a store whose disk is recorded, and keeps the history.
 
+mod operator;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
@@ -8,13 +10,12 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use wayhold_model::{Clock, DestinationId, OutcomeKind};
 use wayhold_store::{
-    AppendError, AttemptRecord, DeadLetter, Delivery, Lane, LetterError, NewEvent, Receipt,
-    Resolution, RunState, Store,
+    AppendError, AttemptRecord, Delivery, Lane, NewEvent, Receipt, Resolution, Store,
 };
 
 use super::history::{Delivery as Owed, Fact, History, Stage};
 use super::script::{Ending, RETENTION, Script, Step};
-use super::{DESTINATIONS, HandClock, destination_names};
+use super::{DESTINATIONS, HandClock, data_below, destination_names};
 use crate::disk::{Fault, Operation, Plan, Recorded};
 
 /// How long something is tried that a fault may prevent.
@@ -55,6 +56,8 @@ pub(crate) struct Actor<'a> {
     destinations: Vec<DestinationId>,
     lanes: Vec<Outstanding>,
     paused: [bool; DESTINATIONS],
+    /// How many backups were begun.
+    backups: usize,
 }
 
 /// What a lane gave and nobody settled.
@@ -86,8 +89,10 @@ impl<'a> Actor<'a> {
             destinations,
             lanes,
             paused: [false; DESTINATIONS],
+            backups: 0,
         };
         actor.note(Fact::Named(actor.destinations.clone()));
+        actor.note(Fact::Sharded(script.shards));
         Ok(actor)
     }
 
@@ -175,6 +180,8 @@ impl<'a> Actor<'a> {
             Step::Redrive { count, ending } => self.redrive(*count, *ending).await,
             Step::Discard => self.discard(),
             Step::Pause(destination) => self.pause(*destination),
+            Step::Reshard { shards, beside } => self.reshard(*shards, beside).await,
+            Step::BackUp { beside } => self.back_up(beside).await,
             Step::Forward(by) => {
                 self.clock.forward(*by);
                 Ok(())
@@ -329,110 +336,6 @@ impl<'a> Actor<'a> {
         }
     }
 
-    fn letters(&self) -> Result<Vec<DeadLetter>, String> {
-        let letters = self.store.dead_letters().list(None, None, 1000);
-        match letters {
-            Err(error) if self.patience == Patience::Full => Err(error.to_string()),
-            letters => Ok(letters.unwrap_or_default()),
-        }
-    }
-
-    fn delivery_of(&self, letter: &DeadLetter) -> Option<(usize, usize)> {
-        let event = Script::of_id(letter.event.event.id())?;
-        let mut destinations = self.destinations.iter();
-        let destination = destinations.position(|one| *one == letter.destination)?;
-        Some((event, destination))
-    }
-
-    async fn redrive(&self, count: usize, ending: Option<Ending>) -> Result<(), String> {
-        let letters = self.letters()?;
-        let idle = letters.into_iter().filter(|letter| !letter.redriving);
-        for letter in idle.take(count) {
-            let delivery = self.delivery_of(&letter).ok_or("a letter of nobody")?;
-            self.note(Fact::Became(delivery, Stage::Redriving));
-            let redriven = self.store.dead_letters().redrive(letter.id, "operator");
-            self.note_undone(delivery, redriven.as_ref().err());
-            if !self.done(redriven)? {
-                continue;
-            }
-            self.note(Fact::DurableOf(delivery));
-            let Some(ending) = ending else { continue };
-            let (stage, resolution) = match ending {
-                Ending::Dead => (Stage::Dead, Resolution::DeadLettered(self.attempt(9))),
-                Ending::Delivered | Ending::Expired | Ending::Failed => {
-                    (Stage::Resolved, Resolution::Delivered)
-                }
-            };
-            self.note(Fact::Became(delivery, stage));
-            if let Some(outstanding) = self.lanes.get(delivery.1) {
-                outstanding
-                    .lane
-                    .handle()
-                    .settle_letter(letter.id, resolution);
-            }
-        }
-        self.durable().await
-    }
-
-    /// What is refused was not done; of what was `Unavailable` nobody knows.
-    fn note_undone(&self, delivery: (usize, usize), refused: Option<&LetterError>) {
-        match refused {
-            None => {}
-            Some(LetterError::Unavailable { .. }) => self.note(Fact::Unsure(delivery)),
-            Some(_) => self.note(Fact::Became(delivery, Stage::Dead)),
-        }
-    }
-
-    fn discard(&self) -> Result<(), String> {
-        let letters = self.letters()?;
-        if let Some(letter) = letters.iter().find(|letter| !letter.redriving) {
-            let delivery = self.delivery_of(letter).ok_or("a letter of nobody")?;
-            self.note(Fact::Became(delivery, Stage::Resolved));
-            let discarded = self
-                .store
-                .dead_letters()
-                .discard(letter.id, "operator", "of no use");
-            self.note_undone(delivery, discarded.as_ref().err());
-            if self.done(discarded)? {
-                self.note(Fact::DurableOf(delivery));
-            }
-        }
-        Ok(())
-    }
-
-    fn pause(&mut self, destination: usize) -> Result<(), String> {
-        let (Some(paused), Some(id)) = (
-            self.paused.get_mut(destination),
-            self.destinations.get(destination),
-        ) else {
-            return Ok(());
-        };
-        *paused = !*paused;
-        let (paused, state) = match *paused {
-            true => (true, RunState::Paused),
-            false => (false, RunState::Running),
-        };
-        self.note(Fact::Pausing(destination, paused));
-        let set = self
-            .store
-            .catalog()
-            .set_run_state(*id, state, "operator", Some("a test"));
-        if self.done(set)? {
-            self.note(Fact::Paused(destination, paused));
-        }
-        Ok(())
-    }
-
-    /// Whether an operator's action was done; an error only where nothing may prevent it.
-    fn done<T, E: std::fmt::Display>(&self, result: Result<T, E>) -> Result<bool, String> {
-        match result {
-            Ok(_) => Ok(true),
-            // A catalogue whose sync failed takes nothing until the next start, and says so.
-            Err(_) if self.patience == Patience::Short => Ok(false),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
     fn restart(&mut self) -> Result<(), String> {
         self.lanes.clear();
         self.store.stop();
@@ -458,8 +361,9 @@ fn start(
     let mut options = script.options();
     options.vfs = Some(disk.vfs());
     let clock = Arc::new(clock.clone());
-    let (store, _recovery) = Store::open_on(disk.recorder.root(), options, clock, disk.disk())
-        .map_err(|error| error.to_string())?;
+    let data = data_below(disk.recorder.root());
+    let (store, _recovery) =
+        Store::open_on(&data, options, clock, disk.disk()).map_err(|error| error.to_string())?;
     let records = store.catalog().sync_destinations(&destination_names());
     let records = records.map_err(|error| error.to_string())?;
     let destinations: Vec<_> = records.iter().map(|record| record.id).collect();

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wayhold_model::{DestinationId, Position};
 
+use super::DESTINATIONS;
+
 /// One event to one destination, by index.
 pub(crate) type Delivery = (usize, usize);
 
@@ -39,6 +41,14 @@ pub(crate) enum Fact {
     Pausing(usize, bool),
     /// And that was acknowledged.
     Paused(usize, bool),
+    /// New events were asked to go to so many shards.
+    Resharding(u16),
+    /// They do, which was acknowledged.
+    Sharded(u16),
+    /// A backup with this number was begun, perhaps not for the first time.
+    BackingUp(usize),
+    /// And was acknowledged.
+    BackedUp(usize),
 }
 
 /// All that happened, in order.
@@ -62,6 +72,19 @@ pub(crate) struct Expected {
     stages: BTreeMap<Delivery, Vec<Stage>>,
     /// Whether each destination may be paused.
     pub(super) paused: BTreeMap<usize, Vec<bool>>,
+    /// Over how many shards new events may be spread; empty before that was acknowledged.
+    pub(super) shards: Vec<u16>,
+    /// Backups that were begun, by number.
+    pub(super) backups: BTreeMap<usize, Kept>,
+}
+
+/// What a backup must and may hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    /// Whether it was acknowledged, and so is there whole.
+    pub(super) is_whole: bool,
+    /// What a store that is made of it must and may hold.
+    pub(super) holds: Expected,
 }
 
 impl History {
@@ -88,6 +111,9 @@ impl History {
 
 impl Expected {
     fn add(&mut self, when: usize, fact: &Fact) {
+        for kept in self.backups.values_mut().filter(|kept| !kept.is_whole) {
+            kept.holds.add_beside(when, fact);
+        }
         match fact {
             Fact::Named(destinations) => self.destinations.clone_from(destinations),
             Fact::Sent(event) => {
@@ -115,6 +141,38 @@ impl Expected {
             Fact::Paused(destination, paused) => {
                 self.paused.insert(*destination, vec![*paused]);
             }
+            Fact::Resharding(shards) => self.shards.push(*shards),
+            Fact::Sharded(shards) => self.shards = vec![*shards],
+            Fact::BackingUp(number) => {
+                let kept = Kept {
+                    is_whole: false,
+                    holds: self.restored(),
+                };
+                self.backups.insert(*number, kept);
+            }
+            Fact::BackedUp(number) => {
+                if let Some(kept) = self.backups.get_mut(number) {
+                    kept.is_whole = true;
+                }
+            }
+        }
+    }
+
+    /// What a store holds that is made of a backup that begins now: everything that was acknowledged, with its
+    /// destinations paused, and its new events in a generation of its own.
+    fn restored(&self) -> Self {
+        Self {
+            paused: (0..DESTINATIONS).map(|one| (one, vec![true])).collect(),
+            shards: Vec::new(),
+            backups: BTreeMap::new(),
+            ..self.clone()
+        }
+    }
+
+    /// What happens while a backup is made may be in it, and need not.
+    fn add_beside(&mut self, when: usize, fact: &Fact) {
+        if let Fact::Sent(_) | Fact::Became(..) = fact {
+            self.add(when, fact);
         }
     }
 

@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use wayhold_model::{DestinationId, DestinationSet, Position};
-use wayhold_store::disk::{Disk, SystemDisk};
+use wayhold_model::{Clock, DestinationId, DestinationSet, Position, ShardId};
+use wayhold_store::backup::restore;
 use wayhold_store::{DeliveryState, Recovery, RunState, Store};
 
-use super::history::{Delivery, Expected, Stage};
+use super::history::{Delivery, Expected, Kept, Stage};
 use super::script::{Script, new_event};
-use super::{HandClock, SOURCE, destination_names};
-use crate::disk::Recorded;
+use super::{HandClock, SOURCE, backup_below, data_below, destination_names};
 
 /// More letters than any script leaves.
 const LETTERS: usize = 10_000;
@@ -21,10 +20,19 @@ pub(crate) struct Judge<'a> {
     pub(crate) script: &'a Script,
     pub(crate) expected: &'a Expected,
     pub(crate) clock: &'a HandClock,
-    /// Whether the store is opened a second time, after a clean stop.
-    pub(crate) twice: bool,
+    pub(crate) then: Then,
     /// Whether calls failed before, so that the store may have something to say of its files.
     pub(crate) after_faults: bool,
+}
+
+/// What is judged after the store as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    Nothing,
+    /// The same store after a clean stop.
+    SecondStart,
+    /// Stores that are made of its backups.
+    Backups,
 }
 
 /// What a store had to decide, for the counters of a run.
@@ -42,6 +50,14 @@ pub(crate) struct Seen {
     pub(crate) letters: u64,
     /// Dead letters that are being sent again.
     pub(crate) redriving: u64,
+    /// Changes of the number of shards that were not acknowledged.
+    pub(crate) resharding: u64,
+    /// Stores with several generations of shards.
+    pub(crate) generations: u64,
+    /// Backups that became stores.
+    pub(crate) restored: u64,
+    /// Backups that were cut off and are none.
+    pub(crate) cut_off: u64,
 }
 
 /// A store that was opened for judgement.
@@ -55,22 +71,36 @@ struct Case<'a> {
     seen: Seen,
 }
 
+/// What is given in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Row {
+    Key(u64),
+    Shard(ShardId),
+}
+
 impl Judge<'_> {
-    /// Opens the store in `root`, judges it, uses it, stops it.
+    /// Opens the store of the disk in `root`, judges it, uses it, stops it.
     ///
     /// # Errors
     /// Which promise broke.
-    pub(crate) async fn judge(
-        &self,
-        root: &Path,
-        recorded: Option<&Recorded>,
-    ) -> Result<Seen, String> {
-        let (store, recovery) = self.open(root, recorded)?;
+    pub(crate) async fn judge(&self, root: &Path) -> Result<Seen, String> {
+        let mut seen = self.judge_data(&data_below(root)).await?;
+        if self.then == Then::Backups {
+            for (number, kept) in &self.expected.backups {
+                let judged = self.judge_backup(root, *number, kept, &mut seen).await;
+                judged.map_err(|what| format!("backup {number}: {what}"))?;
+            }
+        }
+        Ok(seen)
+    }
+
+    async fn judge_data(&self, data: &Path) -> Result<Seen, String> {
+        let (store, recovery) = self.open(data)?;
         let judged = self.look(&store, &recovery).await;
         store.stop();
         let seen = judged?;
-        if self.twice {
-            let (store, recovery) = self.open(root, recorded)?;
+        if self.then == Then::SecondStart {
+            let (store, recovery) = self.open(data)?;
             let again = self.look_again(&store, &recovery);
             store.stop();
             again?;
@@ -78,15 +108,48 @@ impl Judge<'_> {
         Ok(seen)
     }
 
-    fn open(&self, root: &Path, recorded: Option<&Recorded>) -> Result<(Store, Recovery), String> {
-        let mut options = self.script.options();
-        options.vfs = recorded.map(Recorded::vfs);
-        let disk: Arc<dyn Disk> = match recorded {
-            Some(recorded) => recorded.disk(),
-            None => Arc::new(SystemDisk),
+    /// What was acknowledged as a backup becomes a store that holds what had been acknowledged before it was
+    /// begun. What was cut off becomes such a store, or is refused.
+    async fn judge_backup(
+        &self,
+        root: &Path,
+        number: usize,
+        kept: &Kept,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        let (from, to) = (
+            backup_below(root, number),
+            root.join(format!("restored-{number}")),
+        );
+        let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
+        let restored = match restore(&from, &to, "operator", &clock) {
+            Ok(restored) => restored,
+            Err(_) if !kept.is_whole => {
+                seen.cut_off += 1;
+                return Ok(());
+            }
+            Err(error) => return Err(error.to_string()),
         };
+        if !restored.manifest.left_out.is_empty() {
+            // It says so itself; only what a fault has damaged may lack.
+            return match self.after_faults {
+                true => Ok(()),
+                false => Err(format!("it lacks {:?}", restored.manifest.left_out)),
+            };
+        }
+        let judge = Judge {
+            expected: &kept.holds,
+            then: Then::Nothing,
+            ..*self
+        };
+        judge.judge_data(&to).await?;
+        seen.restored += 1;
+        Ok(())
+    }
+
+    fn open(&self, data: &Path) -> Result<(Store, Recovery), String> {
         let clock = Arc::new(self.clock.clone());
-        let opened = Store::open_on(root, options, clock, disk);
+        let opened = Store::open(data, self.script.options(), clock);
         let (store, recovery) = opened.map_err(|error| format!("it does not open: {error}"))?;
         match recovery.findings.iter().find(|one| !self.allows(one)) {
             Some(finding) => Err(format!("opening found damage: {finding}")),
@@ -113,6 +176,7 @@ impl Judge<'_> {
                 ..Seen::default()
             },
         };
+        case.shards()?;
         case.destinations()?;
         case.events()?;
         case.order()?;
@@ -147,6 +211,18 @@ impl Judge<'_> {
 }
 
 impl Case<'_> {
+    /// New events go to as many shards as was acknowledged, or as was asked for since.
+    fn shards(&mut self) -> Result<(), String> {
+        let (shards, may) = (self.store.shards(), &self.judge.expected.shards);
+        let is_allowed = may.iter().any(|one| usize::from(*one) == shards);
+        self.seen.resharding += u64::from(may.len() > 1);
+        self.seen.generations += u64::from(self.store.generations().len() > 1);
+        match may.is_empty() || is_allowed {
+            true => Ok(()),
+            false => Err(format!("it has {shards} shards; expected one of {may:?}")),
+        }
+    }
+
     fn destinations(&mut self) -> Result<(), String> {
         let catalog = self.store.catalog();
         let expected = self.judge.expected;
@@ -281,8 +357,10 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Each lane gives exactly what is pending, once, in order, as it was sent.
+    /// Each lane gives exactly what is pending, once, as it was sent, and in order: of a key, and of a shard as
+    /// long as no older generation may hold some of its keys back.
     fn lanes(&self) -> Result<(), String> {
+        let is_one = self.store.generations().len() == 1;
         for (number, id) in self.destinations.iter().enumerate() {
             let mut lane = self.store.lane(*id).ok_or("a destination has no lane")?;
             let mut given = BTreeSet::new();
@@ -297,10 +375,16 @@ impl Case<'_> {
                     let event = Script::of_id(delivery.event.event.id());
                     let event = event.ok_or("a lane gives what nobody sent")?;
                     let position = delivery.event.position;
-                    let before =
-                        last.insert((position.generation, position.shard), position.sequence);
-                    if before.is_some_and(|before| before >= position.sequence) {
-                        return Err(format!("lane d{} gives {position} late", number + 1));
+                    let key = self.judge.script.key(event).map(Row::Key);
+                    let shard = is_one.then_some(Row::Shard(position.shard));
+                    let place = (position.generation, position.sequence);
+                    for row in key.into_iter().chain(shard) {
+                        if last
+                            .insert(row, place)
+                            .is_some_and(|before| before >= place)
+                        {
+                            return Err(format!("lane d{} gives {position} late", number + 1));
+                        }
                     }
                     let sent = self.judge.script.event(event, &self.destinations);
                     if sent.is_none_or(|sent| sent.event != delivery.event.event) {
@@ -456,5 +540,9 @@ impl Seen {
         self.traces += other.traces;
         self.letters += other.letters;
         self.redriving += other.redriving;
+        self.resharding += other.resharding;
+        self.generations += other.generations;
+        self.restored += other.restored;
+        self.cut_off += other.cut_off;
     }
 }

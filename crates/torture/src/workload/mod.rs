@@ -7,15 +7,19 @@ mod history;
 mod judge;
 mod script;
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use wayhold_model::Timestamp;
 
+use crate::disk::Image;
+
 pub(crate) use self::actor::{Actor, Patience};
 pub(crate) use self::history::{Expected, History};
-pub(crate) use self::judge::{Judge, Seen};
+pub(crate) use self::judge::{Judge, Seen, Then};
 pub(crate) use self::script::Script;
 
 /// Where all events say they come from.
@@ -28,6 +32,24 @@ const DESTINATIONS: usize = 3;
 fn destination_names() -> Vec<String> {
     (1..=DESTINATIONS).map(|n| format!("d{n}")).collect()
 }
+
+/// The disk before a script begins: an empty data directory. Backups come to lie beside it.
+pub(crate) fn empty_disk() -> Image {
+    Image::new(vec![PathBuf::from(DATA)], BTreeMap::new())
+}
+
+/// The data directory of a disk.
+pub(crate) fn data_below(disk: &Path) -> PathBuf {
+    disk.join(DATA)
+}
+
+/// Where a disk has the backup with this number.
+fn backup_below(disk: &Path, number: usize) -> PathBuf {
+    disk.join(format!("backup-{number}"))
+}
+
+/// Name of the data directory.
+const DATA: &str = "data";
 
 /// A clock that only moves by hand, so that what is due is due in every run.
 #[derive(Clone, Debug)]

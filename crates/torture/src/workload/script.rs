@@ -64,6 +64,13 @@ pub(crate) enum Step {
     Discard,
     /// A destination is paused, or runs again.
     Pause(usize),
+    /// Another number of shards, while these requests are sent.
+    Reshard {
+        shards: u16,
+        beside: Vec<Vec<usize>>,
+    },
+    /// A backup, while these requests are sent.
+    BackUp { beside: Vec<Vec<usize>> },
     /// Time passes.
     Forward(Duration),
     /// What runs in the background gets some time.
@@ -100,7 +107,7 @@ impl Script {
         };
         script.accept(&mut dice);
         for _ in 0..12 + dice.below(6) {
-            match dice.below(16) {
+            match dice.below(18) {
                 0..=4 => script.accept(&mut dice),
                 5..=9 => script.deliver(&mut dice),
                 10 => {
@@ -124,12 +131,24 @@ impl Script {
                     1 => Step::Clean,
                     _ => Step::Rest,
                 }),
-                _ => {
+                15 => {
                     let files = [PROGRESS, ".db-wal", ".idx"];
                     let file = files.get(script.below(&mut dice, 3)).copied();
                     script.steps.push(Step::FailSync(file.unwrap_or(PROGRESS)));
                     script.accept(&mut dice);
                     script.deliver(&mut dice);
+                }
+                // What an operator changes about the whole store; it goes on meanwhile.
+                16 => {
+                    let (shards, beside) = (1 + dice.below(3), script.requests(&mut dice));
+                    script.steps.push(Step::Reshard {
+                        shards: u16::try_from(shards).unwrap_or(1),
+                        beside,
+                    });
+                }
+                _ => {
+                    let beside = script.requests(&mut dice);
+                    script.steps.push(Step::BackUp { beside });
                 }
             }
         }
@@ -151,13 +170,16 @@ impl Script {
     }
 
     fn accept(&mut self, dice: &mut Dice) {
-        let requests = (0..1 + dice.below(3))
-            .map(|_| {
-                let events = 1 + if dice.one_in(2) { 0 } else { dice.below(6) };
-                (0..events).map(|_| self.send(dice)).collect()
-            })
-            .collect();
+        let requests = self.requests(dice);
         self.steps.push(Step::Accept(requests));
+    }
+
+    fn requests(&mut self, dice: &mut Dice) -> Vec<Vec<usize>> {
+        let requests = (0..1 + dice.below(3)).map(|_| {
+            let events = 1 + if dice.one_in(2) { 0 } else { dice.below(6) };
+            (0..events).map(|_| self.send(dice)).collect()
+        });
+        requests.collect()
     }
 
     fn send(&mut self, dice: &mut Dice) -> usize {
