@@ -241,11 +241,7 @@ impl Writer {
             self.reached(self.next - 1);
         }
         failpoint!("group.before-commit");
-        let mut appended = self.active.file.append(&self.rows);
-        if planted!("retry-a-failed-sync") && appended.is_err() {
-            appended = self.active.file.append(&self.rows);
-        }
-        match appended {
+        match self.active.file.append(&self.rows) {
             Ok(()) => {
                 self.shard.commits.count(self.rows.len(), started.elapsed());
                 self.committed(group, first);

@@ -353,7 +353,7 @@ fn books(status: &Value, name: &str) -> Books {
 }
 
 /// What the file destination holds, in order, with the files that it renamed: full ones, and those that
-/// it set aside after a failed write or sync, of which the last line may be torn.
+/// it set aside after a failed write or sync, of which lines that nobody confirmed may be torn or gone.
 pub fn archived(path: &Path) -> Vec<Arrival> {
     let numbered = |number: u32| {
         let mut name = path.as_os_str().to_owned();
@@ -365,7 +365,9 @@ pub fn archived(path: &Path) -> Vec<Arrival> {
     for file in renamed {
         let text = std::fs::read_to_string(&file).unwrap();
         let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
-        arrivals.extend(whole.lines().map(archived_line));
+        // Blocks that could not be written are found as zeros.
+        let kept = whole.lines().filter(|line| !line.contains('\0'));
+        arrivals.extend(kept.map(archived_line));
     }
     let text = std::fs::read_to_string(path).unwrap_or_default();
     arrivals.extend(text.lines().map(archived_line));

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::client::{Answer, Client, Silence};
 use super::history::{Event, History, Told};
@@ -18,6 +18,9 @@ pub const PRODUCERS: usize = 64;
 
 /// How long a producer leaves a server alone that is away or says no.
 const AWAY: Duration = Duration::from_millis(5);
+
+/// Between two events of whoever waits for an answer.
+const ASK_EVERY: Duration = Duration::from_millis(10);
 
 /// Longest pause between two requests of one producer, in milliseconds.
 const PAUSE_MAX: u64 = 20;
@@ -81,6 +84,20 @@ impl Plan {
             self.check_duplicates(&known, &answer);
         }
         Ok(answer)
+    }
+
+    /// Sends single events, one after the other, until one is answered like this; `false` where none is in time.
+    pub fn await_answer(&self, status: u16, problem: &str, patience: Duration) -> bool {
+        let mut client = Client::new(self.address);
+        let begun = Instant::now();
+        while begun.elapsed() < patience {
+            let answer = self.send(&mut client, &[self.event()]);
+            if answer.is_ok_and(|it| it.status == status && it.problem() == problem) {
+                return true;
+            }
+            std::thread::sleep(ASK_EVERY);
+        }
+        false
     }
 
     /// Sends an event and does not wait for what becomes of it.

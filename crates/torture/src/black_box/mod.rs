@@ -29,6 +29,7 @@ pub mod load;
 pub mod operator;
 
 pub mod native;
+pub mod thin;
 pub mod volume;
 
 pub mod story;

@@ -4,15 +4,18 @@
 //! While calls fail the store is used as before. Then they work again, and it has to accept by itself or say
 //! why not. It is stopped, and judged three times by what it acknowledged: started again as it is, after a
 //! power failure at the end, and after one soon after the first fault.
+//!
+//! Then, as root, the shipped binary on disks that fail and fill up for real (`real`).
 
 mod case;
+pub mod real;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use self::case::{Case, MODES, Met};
 use crate::disk::Operation;
@@ -20,6 +23,9 @@ use crate::{Budget, Verdict};
 
 /// Faults tried where nobody says how many.
 const COUNT: u64 = 500;
+
+/// Of so many calls that fail, one real disk fails and one is full.
+const REAL_OF: u64 = 50;
 
 /// Cases at a time for each processor: most of a case is waiting.
 const AT_A_TIME: usize = 4;
@@ -46,6 +52,10 @@ pub struct Arguments {
     #[command(flatten)]
     budget: Budget,
 
+    /// Only faults of this disk; otherwise of all of them, of the recorded one first.
+    #[arg(long)]
+    disk: Option<Disk>,
+
     /// Only the case in which this call of the script of `--seed` fails.
     #[arg(long, value_name = "N")]
     call: Option<u64>,
@@ -55,8 +65,19 @@ pub struct Arguments {
     round: u64,
 }
 
+/// Whose calls fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Disk {
+    /// A disk in this process that writes down every call; the n-th one fails.
+    Recorded,
+    /// A real one that accepts writes and fails their syncs.
+    Failing,
+    /// A real one without a free byte.
+    Full,
+}
+
 impl Arguments {
-    /// So many faults from a seed on, as tests ask for them.
+    /// So many faults of the recorded disk from a seed on, as tests ask for them.
     pub fn new(count: u64, seed: u64, control: bool) -> Self {
         Self {
             budget: Budget {
@@ -65,6 +86,7 @@ impl Arguments {
                 seed,
                 control,
             },
+            disk: Some(Disk::Recorded),
             call: None,
             round: 0,
         }
@@ -76,13 +98,56 @@ static PANICS: AtomicU64 = AtomicU64::new(0);
 
 /// Runs it.
 pub fn run(arguments: &Arguments) -> Verdict {
-    count_panics();
+    match arguments.disk {
+        Some(Disk::Recorded) => on_recorded_disk(arguments, arguments.budget.deadline()),
+        Some(Disk::Failing) => real::failing::run(&arguments.budget),
+        Some(Disk::Full) => real::full::run(&arguments.budget),
+        None if arguments.call.is_some() => on_recorded_disk(arguments, None),
+        None => all(arguments),
+    }
+}
+
+/// The calls in turn, then one real disk of either kind for so many of them. Of a time, half is for the calls and
+/// a quarter, at least a minute, for each kind of real disks.
+fn all(arguments: &Arguments) -> Verdict {
     let budget = &arguments.budget;
-    let count = budget.count.unwrap_or(match budget.minutes {
+    let half = budget.minutes.map(|minutes| {
+        Duration::from_secs(30).saturating_mul(u32::try_from(minutes).unwrap_or(u32::MAX))
+    });
+    let verdict = on_recorded_disk(
+        arguments,
+        half.and_then(|half| Instant::now().checked_add(half)),
+    );
+    let is_as_asked = match budget.control {
+        true => matches!(verdict, Verdict::Broken(_)),
+        false => verdict == Verdict::Held,
+    };
+    if !is_as_asked || !real::is_possible() {
+        return verdict;
+    }
+    let some = Budget {
+        count: Some(count_of(budget).div_ceil(REAL_OF)),
+        minutes: budget.minutes.map(|minutes| minutes.div_ceil(4)),
+        ..budget.clone()
+    };
+    match real::failing::run(&some) {
+        Verdict::Held => real::full::run(&some),
+        ended => ended,
+    }
+}
+
+/// How many calls fail.
+fn count_of(budget: &Budget) -> u64 {
+    budget.count.unwrap_or(match budget.minutes {
         Some(_) => u64::MAX,
         None => COUNT,
-    });
-    let deadline = budget.deadline();
+    })
+}
+
+fn on_recorded_disk(arguments: &Arguments, deadline: Option<Instant>) -> Verdict {
+    count_panics();
+    let budget = &arguments.budget;
+    let count = count_of(budget);
     let begun = Instant::now();
     let mut faults: BTreeMap<Operation, u64> = BTreeMap::new();
     let (mut total, mut seed, mut round) = (0, budget.seed, arguments.round);

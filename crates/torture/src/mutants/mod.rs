@@ -8,12 +8,14 @@
 )]
 
 mod checks;
+mod failing_disk;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use clap::Args;
 
 use self::checks::{Check, FAILED_SYNC, KILLS, POINT, POWER_CUTS, TAIL, WELL};
+use self::failing_disk::FAILING_DISK;
 use crate::black_box::episode::{is_invalid, words};
 use crate::{Budget, Verdict};
 
@@ -28,9 +30,11 @@ const fn mutant(name: &'static str, found_by: Check) -> Mutant {
 }
 
 /// All of them, with the names that the product plants them by.
-const MUTANTS: [Mutant; 13] = [
+const MUTANTS: [Mutant; 15] = [
     mutant("answer-before-sync", POWER_CUTS),
     mutant("failure-answered-as-success", FAILED_SYNC),
+    mutant("append-after-a-failed-sync", FAILING_DISK),
+    mutant("retry-a-failed-sync", FAILING_DISK),
     mutant("unproven-served", TAIL),
     mutant("mark-ahead-of-the-truth", POINT),
     mutant("ids-forgotten-at-restart", KILLS),
@@ -122,7 +126,15 @@ fn hunt(mutant: &Mutant, first_seed: u64) -> Hunt {
 
 /// Without a planted fault every one of these harnesses holds.
 fn sound(seed: u64) -> Verdict {
-    for check in [WELL, KILLS, POINT, POWER_CUTS, FAILED_SYNC, TAIL] {
+    for check in [
+        WELL,
+        KILLS,
+        POINT,
+        POWER_CUTS,
+        FAILED_SYNC,
+        FAILING_DISK,
+        TAIL,
+    ] {
         let ran = catch_unwind(AssertUnwindSafe(|| (check.run)(seed, None)));
         if let Err(thrown) = ran {
             let said = words(thrown.as_ref());

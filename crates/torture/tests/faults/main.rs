@@ -25,6 +25,6 @@ mod failing_shard;
 
 mod call_by_call;
 
-mod full_disk;
+mod real_disk;
 
 mod damage;
