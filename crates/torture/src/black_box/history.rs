@@ -1,7 +1,7 @@
 //! What the clients were told and what the destinations received, kept outside of the system, and how a run
 //! is brought before the judge (`judge`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -100,6 +100,8 @@ pub struct Arrival {
 pub struct History {
     told: Mutex<BTreeMap<u64, Told>>,
     contradictions: Mutex<Vec<String>>,
+    /// Events that were sent again after an attempt that left it open whether they are stored.
+    left_open: Mutex<BTreeSet<u64>>,
     /// Events whose discard was asked for, and whether that was confirmed.
     discards: Mutex<BTreeMap<u64, bool>>,
 }
@@ -108,10 +110,15 @@ impl History {
     /// Written before the request is sent.
     pub fn intend(&self, event: Event) {
         let mut told = self.told.lock().unwrap();
-        // Sent again, an event that was acknowledged stays so.
-        let now = told.entry(event.0).or_insert(Told::Unknown);
-        if *now == Told::Refused {
-            *now = Told::Unknown;
+        match told.get(&event.0) {
+            // Sent again, an event that was acknowledged stays so.
+            Some(Told::Stored(_)) => {}
+            Some(Told::Unknown) => {
+                self.left_open.lock().unwrap().insert(event.0);
+            }
+            Some(Told::Refused) | None => {
+                told.insert(event.0, Told::Unknown);
+            }
         }
     }
 
@@ -149,6 +156,8 @@ impl History {
             }
             // A refused repetition says nothing of the event that is stored already.
             (Told::Stored(_), _) => {}
+            // Nor of an attempt before it that was left open.
+            (_, Told::Refused) if self.left_open.lock().unwrap().contains(&event.0) => {}
             _ => {
                 told.insert(event.0, now);
             }
@@ -393,5 +402,26 @@ fn archived_line(line: &str) -> Arrival {
         run: 0,
         at: 0,
         not_before: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_settles_its_own_attempt_and_none_that_was_left_open_before() {
+        let history = History::default();
+        let event = Event(1);
+        let attempt = |answer| {
+            history.intend(event);
+            history.learn(event, answer);
+            history.told(event)
+        };
+        assert_eq!(attempt(Told::Refused), Told::Refused);
+        assert_eq!(attempt(Told::Unknown), Told::Unknown);
+        assert_eq!(attempt(Told::Refused), Told::Unknown);
+        assert_eq!(attempt(Told::Stored(7)), Told::Stored(7));
+        assert_eq!(attempt(Told::Refused), Told::Stored(7));
     }
 }
