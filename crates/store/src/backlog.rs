@@ -116,17 +116,13 @@ impl BacklogMeter {
             .collect();
         let mut events = 0;
         for (record, (_, pending)) in records.iter().zip(&mut all.destinations) {
-            let spans = segments.iter().map(|segment| {
-                let (first, last) = segment.span()?;
-                let count = segment.count(record.id);
-                (count > 0).then_some((Sequence(first), Sequence(last), count))
-            });
-            let spans: Vec<_> = spans.collect();
+            let stretches = segments.iter();
+            let stretches = stretches.map(|segment| segment.stretch(record.id, record.lane));
+            let stretches: Vec<_> = stretches.collect();
             let (unresolved, totals) = shard.progress.view(record.lane, |view| {
-                let unresolved = spans.iter().map(|span| {
-                    span.map_or(0, |(first, last, count)| {
-                        view.unresolved_of(count, first, last)
-                    })
+                let unresolved = stretches.iter().map(|stretch| {
+                    let stretch = stretch.as_ref();
+                    stretch.map_or(0, |stretch| view.unresolved_of(stretch))
                 });
                 (unresolved.collect::<Vec<u64>>(), view.totals())
             });

@@ -130,10 +130,21 @@ pub fn quarantine_database(disk: &dyn Disk, path: &Path) -> io::Result<PathBuf> 
 
 /// Removes a SQLite file with what belongs to it; the main file last, so that a repetition finds it.
 pub fn unlink_database(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    unlink_companions(disk, path)?;
+    disk.unlink(path)
+}
+
+/// Removes what SQLite keeps beside a file that needs none of it: its log is empty, or the file goes.
+pub(crate) fn unlink_companions(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     for suffix in DATABASE_SUFFIXES {
         disk.unlink(&with_suffix(path, suffix))?;
     }
-    disk.unlink(path)
+    Ok(())
+}
+
+/// The name of a compacted segment's database while it is made.
+pub(crate) fn making(path: &Path) -> PathBuf {
+    with_suffix(path, ".new")
 }
 
 /// The name of a database that is being removed: nobody opens it under that.

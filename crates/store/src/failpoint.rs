@@ -74,6 +74,7 @@ mod armed {
         Options {
             checkpoint_after: Duration::from_millis(150),
             removal_step: 64 * 1024,
+            compaction_gain: 1,
             ..options
         }
     }

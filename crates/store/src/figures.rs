@@ -52,12 +52,18 @@ pub struct Figures {
     pub segments_active: u64,
     /// Closed segments with something unresolved.
     pub segments_closed: u64,
+    /// Those of them that were compacted from others.
+    pub segments_compacted: u64,
     /// Resolved segments that are kept for replay.
     pub segments_retained: u64,
     /// Bytes of the files of active and closed segments, WALs included.
     pub segment_bytes: u64,
     /// Bytes of the files of retained segments, WALs included.
     pub retained_bytes: u64,
+    /// Compactions since the start.
+    pub compactions: u64,
+    /// Bytes that they gave back.
+    pub compacted_bytes: u64,
     /// Bytes of index files.
     pub index_bytes: u64,
     /// Bytes of state and catalogue.
@@ -93,9 +99,12 @@ impl Figures {
         Self {
             segments_active: self.segments_active + other.segments_active,
             segments_closed: self.segments_closed + other.segments_closed,
+            segments_compacted: self.segments_compacted + other.segments_compacted,
             segments_retained: self.segments_retained + other.segments_retained,
             segment_bytes: self.segment_bytes + other.segment_bytes,
             retained_bytes: self.retained_bytes + other.retained_bytes,
+            compactions: self.compactions + other.compactions,
+            compacted_bytes: self.compacted_bytes + other.compacted_bytes,
             index_bytes: self.index_bytes + other.index_bytes,
             state_bytes: self.state_bytes + other.state_bytes,
             groups: self.groups + other.groups,

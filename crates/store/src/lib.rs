@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! <data>/LOCK  reserve  catalog.db
-//!        g1/s<n>/mark  state-<n>.db  <n>.db[-wal,-shm]  <n>.idx
+//!        g1/s<n>/mark  state-<n>.db  <n>.db[-wal,-shm]  <n>.idx  (<n>.db.new while segments are compacted)
 //! ```
 //!
 //! Modules in suggested reading order.

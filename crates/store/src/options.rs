@@ -45,6 +45,8 @@ pub struct Options {
     /// of the volume that a sync of the writer may have to wait for. Small enough to take about as
     /// long as a sync.
     pub removal_step: u64,
+    /// A compaction gives back at least this many bytes: less is not worth two syncs and another file.
+    pub compaction_gain: u64,
     /// How often the mark is synced: it bounds the tail that is copied after a power cut.
     pub mark_sync: Duration,
     /// Page size of segment files, in bytes.
@@ -74,6 +76,7 @@ impl Default for Options {
             reserve_bytes: 32 * MIB,
             checkpoint_after: Duration::from_secs(30),
             removal_step: 2 * MIB,
+            compaction_gain: 4 * MIB,
             mark_sync: Duration::from_millis(100),
             page_size: 4096,
             readers_open: 16,
@@ -123,6 +126,17 @@ pub(crate) const UNINDEXED_MAX: usize = 2;
 
 /// Closed segments that may wait for their checkpoint before accepting slows down.
 pub(crate) const CHECKPOINTS_WAITING_MAX: usize = 8;
+
+/// Segments are compacted where at most one of so many of their bytes is still needed: a compaction gives back
+/// three times what it writes, so that all of them together write a third of what was accepted at most.
+pub(crate) const COMPACTION_LIVE_MAX: u64 = 4;
+
+/// Segments that are compacted together at most: each is locked against its removal meanwhile.
+pub(crate) const COMPACTION_SOURCES_MAX: usize = 256;
+
+/// With room for fewer segments of full size above `min_free`, what is resolved of a segment is no longer kept for
+/// replay: later there would be no room to compact.
+pub(crate) const COMPACTION_SHORT_SEGMENTS: u64 = 4;
 
 /// Open read connections that a shard may have however many shards there are: one for what is read in
 /// turn and one for what is fetched again.

@@ -142,6 +142,7 @@ impl Filling<'_> {
                 shard: id.0,
                 number: segment,
                 uuid: u128::from(self.prefill.seed) << 64 | u128::from(segment),
+                covers: None,
             };
             // Sequences begin with 1 in every shard.
             let after = number - first;

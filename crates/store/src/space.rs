@@ -40,6 +40,8 @@ pub(crate) struct Space {
     free: AtomicU64,
     /// Bytes that are kept only as long as nobody needs the room.
     yielding: AtomicU64,
+    /// Bytes that compactions are about to write.
+    claimed: AtomicU64,
     low: AtomicBool,
     /// What is known of the time since accepting stopped.
     stopped: Mutex<Option<Stopped>>,
@@ -63,6 +65,7 @@ impl Space {
             min_free: AtomicU64::new(min_free),
             free: AtomicU64::new(u64::MAX),
             yielding: AtomicU64::new(0),
+            claimed: AtomicU64::new(0),
             low: AtomicBool::new(false),
             stopped: Mutex::default(),
             reserved: AtomicBool::new(false),
@@ -123,6 +126,30 @@ impl Space {
     /// Bytes that the volume lacked when last looked at, and that what is kept must make up for.
     pub(crate) fn wanted(&self) -> u64 {
         self.min_free().saturating_sub(self.free())
+    }
+
+    /// Bytes that are free for what can wait: above what accepting, settling and draining need, and what others
+    /// have claimed.
+    pub(crate) fn spare(&self) -> u64 {
+        let claimed = self.claimed.load(Ordering::Relaxed);
+        self.free()
+            .saturating_sub(self.needed().saturating_add(claimed))
+    }
+
+    /// Bytes that stay free for accepting, settling and draining: with those of the reserve, where that was given
+    /// up.
+    fn needed(&self) -> u64 {
+        let given_up = self.reserve_bytes.saturating_sub(self.reserve_bytes());
+        self.min_free().saturating_add(given_up)
+    }
+
+    /// So many bytes of that, for as long as the claim lives; `None` where there are fewer.
+    pub(crate) fn claim(&self, bytes: u64) -> Option<Claim<'_>> {
+        // Taken first, so that of two who claim at once not both are let in.
+        self.claimed.fetch_add(bytes, Ordering::Relaxed);
+        let claim = Claim { space: self, bytes };
+        let claimed = self.claimed.load(Ordering::Relaxed);
+        (self.free() >= self.needed().saturating_add(claimed)).then_some(claim)
     }
 
     /// Bytes of the reserve file.
@@ -241,6 +268,19 @@ impl Space {
                 warn!(%error, "the reserve file cannot be removed");
             }
         }
+    }
+}
+
+/// Room that somebody is about to use.
+#[derive(Debug)]
+pub(crate) struct Claim<'a> {
+    space: &'a Space,
+    bytes: u64,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.space.claimed.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

@@ -152,7 +152,7 @@ fn number_after(name: &str, letter: char) -> bool {
 }
 
 /// Whether a shard keeps a file of that name for good. Quarantined files are for a person and stay where
-/// they are; what is half made or half removed is nothing.
+/// they are; what is half made or half removed is nothing, but for a compacted database that may count already.
 pub(super) fn is_of_shard(name: &str) -> bool {
     let Some((stem, ending)) = name.split_once('.') else {
         return name == crate::shard::mark::MARK;
@@ -160,7 +160,8 @@ pub(super) fn is_of_shard(name: &str) -> bool {
     let number = stem.strip_prefix("state-").unwrap_or(stem);
     let is_state = number.len() < stem.len();
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    is_number && (matches!(ending, "db" | "db-wal") || (ending == "idx" && !is_state))
+    is_number
+        && (matches!(ending, "db" | "db-wal") || (matches!(ending, "idx" | "db.new") && !is_state))
 }
 
 /// A checksum as text.
@@ -229,6 +230,7 @@ mod tests {
             "g1/s0/1.db",
             "g1001/s63/17.db-wal",
             "g1/s0/1.idx",
+            "g1/s0/9.db.new",
             "g1/s0/state-3.db",
             "g1/s0/state-3.db-wal",
             "g1/s0/mark",
@@ -248,6 +250,7 @@ mod tests {
             "g1/s0/1.idx.tmp",
             "g1/s0/1.db.quarantined.1",
             "g1/s0/state-1.idx",
+            "g1/s0/9.db.new-wal",
             "g1/s0/state-.db",
             "g01/s0/1.db",
             "LOCK",

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, TryLockError};
+use std::sync::{Arc, PoisonError, TryLockError};
 
 use super::manifest::{FORMAT, Manifest, ShardCopy};
 use super::pace::{Pace, Stop};
@@ -71,8 +71,10 @@ struct Copying {
     indexed: BTreeSet<u64>,
     /// The last segment that was copied: held, so that no compaction makes one that begins before its end.
     last: Option<Pin>,
-    /// How far the copied segments reach, newest first.
+    /// How far the copied segments of the writer's reach, newest first.
     reaches: Vec<Reach>,
+    /// The last sequence of what is copied.
+    copied: u64,
     last_accepted_at: Option<u64>,
 }
 
@@ -199,14 +201,19 @@ impl<'a> Backup<'a> {
             })
             .map_err(|error| source(&segment.path, &error))?;
         if let Some((last, accepted_at)) = newest {
-            copying.reaches.insert(
-                0,
-                Reach {
-                    segment: segment.number(),
-                    last,
-                    wal_bytes: 0,
-                },
-            );
+            let covered = segment.identity.covers.map_or(0, |(_, last)| last);
+            copying.copied = last.max(covered);
+            // A mark speaks of what the writer wrote.
+            if !segment.is_compacted() {
+                copying.reaches.insert(
+                    0,
+                    Reach {
+                        segment: segment.number(),
+                        last,
+                        wal_bytes: 0,
+                    },
+                );
+            }
             copying.last_accepted_at = Some(accepted_at);
         }
         if segment.is_indexed() {
@@ -267,6 +274,7 @@ impl Copying {
             indexed: BTreeSet::new(),
             last: None,
             reaches: Vec::new(),
+            copied: 0,
             last_accepted_at: None,
         };
         copying.pin_new();
@@ -275,11 +283,15 @@ impl Copying {
 
     /// Pins every segment that has a database and begins behind what is copied.
     fn pin_new(&mut self) {
-        let copied = self.reaches.first().map_or(0, |reach| reach.last);
+        let copied = self.copied;
+        let exchange = self.shard.exchange.lock();
+        let _none_meanwhile = exchange.unwrap_or_else(PoisonError::into_inner);
         // In the order in which a segment moves, so that none is missed on its way.
         let mut segments = self.shard.segments();
         segments.extend(self.shard.retained());
-        segments.retain(|segment| segment.span().is_some_and(|(first, _)| first > copied));
+        segments.retain(|segment| {
+            !segment.is_replaced() && segment.span().is_some_and(|(first, _)| first > copied)
+        });
         segments.sort_unstable_by_key(|segment| segment.span());
         segments.dedup_by_key(|segment| segment.number());
         // One that cannot be pinned was resolved and goes: its index file says enough.
@@ -290,7 +302,7 @@ impl Copying {
     /// Segments of which only the index file is left, as far as that is not copied yet.
     fn index_only(&self) -> Vec<Arc<Segment>> {
         let mut segments = self.shard.retained();
-        segments.retain(|segment| segment.is_dropped());
+        segments.retain(|segment| segment.is_dropped() || segment.is_replaced());
         segments.extend(self.shard.remembered());
         segments.sort_unstable_by_key(|segment| segment.number());
         segments.dedup_by_key(|segment| segment.number());
@@ -315,7 +327,7 @@ impl Copying {
         ShardCopy {
             generation: self.shard.generation.0,
             shard: self.shard.id.0,
-            last_sequence: self.reaches.first().map_or(0, |reach| reach.last),
+            last_sequence: self.copied,
             last_accepted_at: self.last_accepted_at,
         }
     }

@@ -90,6 +90,17 @@ impl Examined {
         self.memory.resolved_segments()
     }
 
+    /// Whether it knows that a compacted segment took the place of its sources.
+    pub(crate) fn has_compacted(&self, segment: u64) -> bool {
+        self.memory.left_out(segment).is_some()
+    }
+
+    /// How much of a lane a compacted segment left out.
+    pub(crate) fn left_out(&self, segment: u64, lane: LaneId) -> u64 {
+        let left_out = self.memory.left_out(segment).unwrap_or_default();
+        left_out.get(&lane).copied().unwrap_or(0)
+    }
+
     /// Whether a segment was found resolved: then its obligations are counted in the base.
     pub(crate) fn is_counted(&self, segment: u64) -> bool {
         self.memory.is_counted(segment)

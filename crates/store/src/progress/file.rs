@@ -22,7 +22,7 @@ use crate::shards::Owner;
 /// `WHst`. A step of `upgrades` also changes `SCHEMA`, which new files begin with.
 const FORMAT: Format = Format {
     application_id: 0x5748_7374,
-    upgrades: &[REFERENCES, OWNER],
+    upgrades: &[REFERENCES, OWNER, COMPACTED],
 };
 
 /// Free pages that one step gives back to the file system.
@@ -40,6 +40,14 @@ const PROFILE: Profile = Profile {
 /// Format 3 says whose file it is; one that does not say it yet is told when it is opened for writing.
 const OWNER: &str = "
 CREATE TABLE owner(node INTEGER NOT NULL, generation INTEGER NOT NULL, shard INTEGER NOT NULL) STRICT;
+";
+
+/// Format 4 says what compacted segments left out.
+const COMPACTED: &str = "
+CREATE TABLE compacted(
+    segment INTEGER NOT NULL, lane INTEGER NOT NULL, left_out INTEGER NOT NULL,
+    PRIMARY KEY(segment, lane)
+) STRICT, WITHOUT ROWID;
 ";
 
 const SCHEMA: &str = "
@@ -76,6 +84,10 @@ CREATE TABLE dropped(
 CREATE TABLE referred(
     lane INTEGER NOT NULL, chunk INTEGER NOT NULL, held BLOB NOT NULL, row_check INTEGER NOT NULL,
     PRIMARY KEY(lane, chunk)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE compacted(
+    segment INTEGER NOT NULL, lane INTEGER NOT NULL, left_out INTEGER NOT NULL,
+    PRIMARY KEY(segment, lane)
 ) STRICT, WITHOUT ROWID;
 ";
 
@@ -295,6 +307,13 @@ impl StateFile {
                 last: Sequence(row.get::<_, i64>(2)?.cast_unsigned()),
             });
         }
+        let mut compacted = connection.prepare("SELECT segment, lane, left_out FROM compacted")?;
+        let mut rows = compacted.query([])?;
+        while let Some(row) = rows.next()? {
+            let [segment, left_out] = [row.get::<_, i64>(0)?, row.get(2)?].map(i64::cast_unsigned);
+            let lane = LaneId(row.get(1)?);
+            loaded.compacted.push((segment, lane, left_out));
+        }
         Ok(contents)
     }
 
@@ -406,6 +425,20 @@ fn write(transaction: &Transaction<'_>, batch: &Batch, seed: u64) -> rusqlite::R
                 [segment.cast_signed()],
             )?,
         };
+    }
+    write_compacted(transaction, batch)
+}
+
+fn write_compacted(transaction: &Transaction<'_>, batch: &Batch) -> rusqlite::Result<()> {
+    for (segment, left_out) in &batch.compacted {
+        let segment = segment.cast_signed();
+        transaction.execute("DELETE FROM compacted WHERE segment = ?", [segment])?;
+        for (lane, count) in left_out.iter().flatten() {
+            transaction.execute(
+                "INSERT INTO compacted VALUES (?, ?, ?)",
+                params![segment, lane.0, count.cast_signed()],
+            )?;
+        }
     }
     Ok(())
 }

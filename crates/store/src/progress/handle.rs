@@ -22,7 +22,9 @@ use crate::progress::dead_letters::LetterError;
 use crate::progress::file::{self, StateFile};
 use crate::progress::letter::LetterNumbers;
 use crate::progress::letter_rows::{self, Events, LetterContext, LetterRow};
-use crate::progress::memory::{LaneView, Memory, ResolvedSegment, Retry, Totals};
+use crate::progress::memory::{
+    Compaction, LaneView, LeftOut, Memory, ResolvedSegment, Retry, Totals,
+};
 use crate::progress::recovery;
 use crate::progress::writer::Writer;
 use crate::retire::PendingFate;
@@ -371,6 +373,22 @@ impl Progress {
     /// Forgets a resolved segment whose database is gone.
     pub(crate) fn forget_segment(&self, segment: u64) {
         self.change(|memory| memory.forget_segment(segment));
+    }
+
+    /// Records that a compacted segment takes the place of its sources, and tells how much it left out. Does not
+    /// wait: the sources' databases go only once that is durable.
+    pub(crate) fn compact(&self, compaction: &Compaction) -> LeftOut {
+        self.change(|memory| memory.compact(compaction))
+    }
+
+    /// How much a compacted segment left out; `None` where its compaction is not recorded.
+    pub(crate) fn left_out(&self, segment: u64) -> Option<LeftOut> {
+        self.shared.lock().memory.left_out(segment)
+    }
+
+    /// The highest number of a compacted segment that is recorded; 0 where none is.
+    pub(crate) fn newest_compacted(&self) -> u64 {
+        self.shared.lock().memory.newest_compacted()
     }
 
     /// Segments that are resolved and not forgotten.

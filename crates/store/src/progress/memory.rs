@@ -5,6 +5,7 @@
 //! delivery that waits for another attempt; attempts and dead letters themselves lie in the file only. Where
 //! dead letters refer to their events it is two bits.
 
+mod compaction;
 mod letters;
 mod view;
 
@@ -13,7 +14,8 @@ use std::sync::Arc;
 
 use wayhold_model::{LaneId, Sequence, Timestamp};
 
-pub(crate) use self::view::LaneView;
+pub(crate) use self::compaction::{Compaction, LeftOut, Source};
+pub(crate) use self::view::{LaneView, Stretch};
 use crate::delivery::AttemptRecord;
 use crate::progress::chunk::{self, Chunk, Touched};
 use crate::progress::letter::{LetterChange, LetterNumbers, LetterPlace};
@@ -83,6 +85,7 @@ struct Changes {
     retries: BTreeMap<(LaneId, u64), Vec<AttemptRecord>>,
     letters: BTreeMap<u64, LetterChange>,
     segments: BTreeSet<u64>,
+    compacted: BTreeSet<u64>,
     settlements: usize,
 }
 
@@ -93,6 +96,8 @@ pub(super) struct Memory {
     /// Letters under redrive.
     redriving: BTreeMap<u64, LetterPlace>,
     segments: BTreeMap<u64, ResolvedSegment>,
+    /// What compacted segments left out, of those that are not resolved.
+    compacted: BTreeMap<u64, LeftOut>,
     next_letter: u64,
     letters: Arc<LetterNumbers>,
     changes: Changes,
@@ -115,6 +120,7 @@ pub(super) struct Batch {
     pub(super) retries: BTreeMap<(LaneId, u64), (Option<Retry>, Vec<AttemptRecord>)>,
     pub(super) letters: Vec<(u64, LetterChange)>,
     pub(super) segments: Vec<(u64, Option<ResolvedSegment>)>,
+    pub(super) compacted: Vec<(u64, Option<LeftOut>)>,
     /// Chunks to remove.
     pub(super) stale: Vec<(LaneId, u64)>,
 }
@@ -129,6 +135,7 @@ pub(super) struct Loaded {
     pub(super) retries: Vec<(LaneId, u64, Retry)>,
     pub(super) redriving: Vec<(u64, LetterPlace)>,
     pub(super) segments: Vec<ResolvedSegment>,
+    pub(super) compacted: Vec<(u64, LaneId, u64)>,
 }
 
 impl Memory {
@@ -174,6 +181,10 @@ impl Memory {
         }
         for resolved in loaded.segments {
             memory.segments.insert(resolved.segment, resolved);
+        }
+        for (segment, lane, left_out) in loaded.compacted {
+            let lanes = memory.compacted.entry(segment).or_default();
+            lanes.insert(lane, left_out);
         }
         memory
     }
@@ -252,6 +263,7 @@ impl Memory {
             return;
         }
         self.changes.segments.insert(resolved.segment);
+        self.forget_compacted(resolved.segment);
         for (id, count) in accepted {
             self.totals(*id).accepted_base += count;
         }
@@ -353,6 +365,11 @@ impl Memory {
                 .iter()
                 .map(|segment| (*segment, self.segments.get(segment).copied()))
                 .collect(),
+            compacted: changes
+                .compacted
+                .iter()
+                .map(|segment| (*segment, self.left_out(*segment)))
+                .collect(),
             stale: self
                 .stale
                 .drain(..self.stale.len().min(CHUNKS_REMOVED_PER_FLUSH))
@@ -380,6 +397,7 @@ impl Memory {
         earlier.chunks.extend(later.chunks);
         earlier.referred.extend(later.referred);
         earlier.segments.extend(later.segments);
+        earlier.compacted.extend(later.compacted);
         earlier.settlements += later.settlements;
         for (key, attempts) in later.retries {
             earlier.retries.entry(key).or_default().extend(attempts);
@@ -410,6 +428,7 @@ impl Memory {
             }
         }
         self.changes.segments.extend(self.segments.keys());
+        self.changes.compacted.extend(self.compacted.keys());
     }
 
     fn totals(&mut self, id: LaneId) -> &mut Totals {

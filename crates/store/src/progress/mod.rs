@@ -28,7 +28,7 @@ pub(crate) use examine::Examined;
 pub use handle::NotDurable;
 pub(crate) use handle::{Opened, Progress, ProgressOptions};
 pub(crate) use letter::LetterNumbers;
-pub(crate) use memory::{LaneView, ResolvedSegment, Totals};
+pub(crate) use memory::{Compaction, LaneView, LeftOut, ResolvedSegment, Source, Stretch, Totals};
 
 #[cfg(test)]
 mod tests;

@@ -8,12 +8,10 @@ use std::sync::Arc;
 use wayhold_model::{DestinationId, Generation, Position, ShardId, StoredEvent};
 
 use super::StoppedStore;
-use super::files::Kind;
 use super::segment::{Database, Index};
 use super::shard::Shard;
 use crate::error::OpenError;
 use crate::shard::row::Row;
-use crate::shard::segment::database_path;
 
 /// Which events are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,8 +126,7 @@ impl Export<'_> {
         for shard in self.shards {
             let files = shard.files;
             let numbers = files.segments().into_iter();
-            let in_place = numbers.filter(|number| files.has(Kind::Segment(*number)));
-            let paths = in_place.map(|number| database_path(&files.dir, number));
+            let paths = numbers.filter_map(|number| files.database(number));
             for path in paths.chain(files.aside()) {
                 match Database::open(&path) {
                     Ok(database) => sources.extend(self.source(&database)),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use wayhold_model::{DestinationId, Sequence};
+use wayhold_model::DestinationId;
 
 use super::StoppedStore;
 use super::files::{Kind, sizes};
@@ -13,7 +13,6 @@ use super::shard::Shard;
 use crate::catalog::{DestinationRecord, GenerationRecord};
 use crate::error::OpenError;
 use crate::shard::recent::Recent;
-use crate::shard::resolved::own_lane;
 use crate::shard::segment::database_path;
 
 /// Everything that lies in a data directory.
@@ -100,6 +99,8 @@ pub struct SegmentInventory {
     pub rows: u64,
     /// Sequences of its first and last event.
     pub span: Option<(u64, u64)>,
+    /// First and last sequence of the segments that it was compacted from; `None` for any other segment.
+    pub covers: Option<(u64, u64)>,
     /// When its last event was accepted, in microseconds since the epoch; 0 where it has none.
     pub newest: u64,
     /// Whether everything of it is resolved.
@@ -171,15 +172,18 @@ impl StoppedStore {
 
     fn segment(&self, shard: &Shard<'_>, number: u64) -> SegmentInventory {
         let files = shard.files;
-        let path = database_path(&files.dir, number);
+        let in_place = files.database(number);
+        let path = in_place.clone();
+        let path = path.unwrap_or_else(|| database_path(&files.dir, number));
         let (bytes, wal_bytes) = sizes(self.disk.as_ref(), &path);
         let mut inventory = SegmentInventory {
             number,
-            bytes: files.has(Kind::Segment(number)).then_some(bytes),
+            bytes: in_place.map(|_| bytes),
             wal_bytes,
             index_bytes: None,
             rows: 0,
             span: None,
+            covers: None,
             newest: 0,
             resolved: false,
             pending: BTreeMap::new(),
@@ -194,21 +198,19 @@ impl StoppedStore {
                 inventory.span = (index.rows > 0).then_some((index.first, index.last));
                 inventory.newest = index.newest;
                 inventory.resolved = is_counted || index.resolved_at != 0;
-                let (first, last) = (Sequence(index.first), Sequence(index.last));
+                inventory.covers = index.identity.covers;
                 let pending = index.counts.iter().map(|(destination, count)| {
-                    let owed = state.map_or(*count, |state| {
-                        let view = state.view(own_lane(*destination));
-                        view.unresolved_of(*count, first, last)
-                    });
+                    let owed = shard.unresolved_of(&index, *destination, *count);
                     (*destination, owed)
                 });
-                if !inventory.resolved {
+                if !inventory.resolved && !shard.elsewhere.contains(&number) {
                     inventory.pending = pending.filter(|(_, owed)| *owed > 0).collect();
                 }
             }
             Index::Unusable(error) => inventory.problem = Some(format!("index file {error}")),
             Index::Absent => match Database::open(&path) {
                 Ok(database) => {
+                    inventory.covers = database.identity.covers;
                     let (recent, _, _) = database.index(None);
                     inventory.resolved = is_counted;
                     take_over(&mut inventory, &recent, shard);

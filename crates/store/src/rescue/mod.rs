@@ -6,6 +6,8 @@ mod files;
 mod segment;
 mod shard;
 
+mod elsewhere;
+
 pub mod inspect;
 
 mod finding;

@@ -160,6 +160,7 @@ fn reopen(
         reserve_bytes: reserve.unwrap_or(Options::default().reserve_bytes),
         retention: Duration::MAX,
         retention_bytes: u64::MAX,
+        compaction_gain: u64::MAX,
         ..Options::default()
     };
     let (store, recovery) = Store::open(dir, options, clock)?;

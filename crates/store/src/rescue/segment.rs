@@ -14,7 +14,7 @@ use crate::shard::segment_file::{SegmentError, SegmentReader};
 pub(super) enum Index {
     Absent,
     Unusable(IndexError),
-    Open(IndexFile),
+    Open(Box<IndexFile>),
 }
 
 impl Index {
@@ -24,7 +24,7 @@ impl Index {
             return Self::Absent;
         }
         match IndexFile::open(disk, &index_path(&files.dir, number)) {
-            Ok(file) => Self::Open(file),
+            Ok(file) => Self::Open(Box::new(file)),
             Err(error) => Self::Unusable(error),
         }
     }

@@ -1,14 +1,17 @@
 //! One shard of a stopped store: what its mark and its newest state file say.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use wayhold_model::{DestinationId, Sequence};
 
+use super::elsewhere::elsewhere;
 use super::files::{Kind, ShardFiles};
 use crate::connection::ConnectionError;
 use crate::disk::Disk;
 use crate::error::OpenError;
-use crate::progress::Examined;
+use crate::progress::{Examined, Stretch};
+use crate::shard::index_file::IndexFile;
 use crate::shard::mark::{self, MARK, Mark, MarkError};
 use crate::shard::resolved::own_lane;
 use crate::shards::Owner;
@@ -20,6 +23,9 @@ pub(super) struct Shard<'a> {
     pub(super) mark: Result<Option<Mark>, String>,
     /// The newest state file that counts.
     pub(super) state: Option<Examined>,
+    /// Numbers of segments that count for nothing: what they hold lies in a compacted one, or the other way
+    /// round.
+    pub(super) elsewhere: BTreeSet<u64>,
     /// State files that cannot be used, and why.
     pub(super) broken_states: Vec<(PathBuf, String)>,
 }
@@ -35,12 +41,14 @@ impl<'a> Shard<'a> {
         let mut shard = Self {
             mark: read_mark(disk, files, owner)?,
             state: None,
+            elsewhere: BTreeSet::new(),
             broken_states: Vec::new(),
             files,
         };
         for number in files.states().into_iter().rev() {
             shard.read_state(number, hash_seed)?;
         }
+        shard.elsewhere = elsewhere(disk, files, shard.state.as_ref());
         Ok(shard)
     }
 
@@ -66,6 +74,25 @@ impl<'a> Shard<'a> {
             Err(error) => self.broken_states.push((path, error.to_string())),
         }
         Ok(())
+    }
+
+    /// How many of the `count` deliveries that an index file names for a destination are still owed, by the
+    /// counts.
+    pub(super) fn unresolved_of(
+        &self,
+        index: &IndexFile,
+        destination: DestinationId,
+        count: u64,
+    ) -> u64 {
+        let lane = own_lane(destination);
+        self.state.as_ref().map_or(count, |state| {
+            state.view(lane).unresolved_of(&Stretch {
+                first: Sequence(index.first),
+                last: Sequence(index.last),
+                count,
+                left_out: state.left_out(index.identity.number, lane),
+            })
+        })
     }
 
     /// Whether a delivery is still owed, as far as anything says.

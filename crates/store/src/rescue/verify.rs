@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use wayhold_model::{DestinationId, LaneId, Sequence};
+use wayhold_model::DestinationId;
 
 use super::StoppedStore;
 use super::files::{Kind, ShardFiles};
@@ -18,7 +18,6 @@ use crate::error::OpenError;
 use crate::shard::index_file::{IndexError, IndexFile};
 use crate::shard::mark::MARK;
 use crate::shard::recent::Recent;
-use crate::shard::resolved::own_lane;
 use crate::shard::segment::{database_path, index_path};
 
 /// Most rows that a finding names.
@@ -196,10 +195,7 @@ impl Check<'_> {
 
     fn segment(&mut self, shard: &Shard<'_>, number: u64) -> Result<(), OpenError> {
         let (files, disk) = (shard.files, self.store.disk.as_ref());
-        let (path, index_at) = (
-            database_path(&files.dir, number),
-            index_path(&files.dir, number),
-        );
+        let index_at = index_path(&files.dir, number);
         let index = Index::open(disk, files, number);
         let index = match index {
             Index::Unusable(IndexError::Newer(found)) => {
@@ -213,19 +209,19 @@ impl Check<'_> {
                 self.index_finding(&index_at, "belongs to another segment".to_owned());
                 None
             }
-            Index::Open(file) => Some(file),
+            Index::Open(file) => Some(*file),
             Index::Unusable(error) => {
                 self.index_finding(&index_at, error.to_string());
                 None
             }
             Index::Absent => None,
         };
-        if !files.has(Kind::Segment(number)) {
+        let Some(path) = files.database(number) else {
             if let Some(index) = &index {
-                self.without_database(shard, index, &path);
+                self.without_database(shard, index, &database_path(&files.dir, number));
             }
             return Ok(());
-        }
+        };
         match Database::open(&path) {
             Err(crate::shard::segment_file::SegmentError::Newer(found)) => {
                 return Err(OpenError::Newer {
@@ -413,7 +409,8 @@ impl Check<'_> {
 
     /// Counts what a segment's rows say that its lanes were and are owed.
     fn count(&mut self, shard: &Shard<'_>, number: u64, recent: &Recent) {
-        if shard.state.as_ref().is_some_and(|it| it.is_counted(number)) {
+        let is_counted = shard.state.as_ref().is_some_and(|it| it.is_counted(number));
+        if is_counted || shard.elsewhere.contains(&number) {
             return;
         }
         for entry in recent.entries() {
@@ -433,17 +430,14 @@ impl Check<'_> {
 
     /// The same by an index file, where there are no rows; how many deliveries are still owed.
     fn count_by_index(&mut self, shard: &Shard<'_>, index: &IndexFile) -> u64 {
-        let state = shard.state.as_ref();
-        if state.is_some_and(|it| it.is_counted(index.identity.number)) || index.resolved_at != 0 {
+        let (state, number) = (shard.state.as_ref(), index.identity.number);
+        let is_counted = state.is_some_and(|it| it.is_counted(number));
+        if is_counted || index.resolved_at != 0 || shard.elsewhere.contains(&number) {
             return 0;
         }
-        let (first, last) = (Sequence(index.first), Sequence(index.last));
         let mut owed = 0;
         for (destination, count) in &index.counts {
-            let lane: LaneId = own_lane(*destination);
-            let pending = state.map_or(*count, |it| {
-                it.view(lane).unresolved_of(*count, first, last)
-            });
+            let pending = shard.unresolved_of(index, *destination, *count);
             owed += pending;
             self.add(
                 *destination,

@@ -10,7 +10,7 @@ use super::core::{Held, Shard};
 use super::segment::Segment;
 use crate::delivery::LaneTotals;
 use crate::figures::Figures;
-use crate::progress::{LaneView, Totals};
+use crate::progress::{LaneView, Stretch, Totals};
 
 impl Shard {
     /// Counts of one lane from three sources that know nothing of each other: index files count what
@@ -30,19 +30,13 @@ impl Shard {
 
     /// Unresolved deliveries of a lane, redrives included.
     pub(crate) fn pending(&self, lane: LaneId, destination: DestinationId) -> u64 {
-        let spans: Vec<(u64, u64, u64)> = self
+        let stretches: Vec<Stretch> = self
             .segments()
             .iter()
-            .filter_map(|segment| {
-                let (first, last) = segment.span()?;
-                Some((first, last, segment.count(destination)))
-            })
-            .filter(|(_, _, count)| *count > 0)
+            .filter_map(|segment| segment.stretch(destination, lane))
             .collect();
         self.progress.view(lane, |view| {
-            let unresolved = spans.iter().map(|(first, last, count)| {
-                view.unresolved_of(*count, Sequence(*first), Sequence(*last))
-            });
+            let unresolved = stretches.iter().map(|stretch| view.unresolved_of(stretch));
             unresolved.sum::<u64>() + view.totals().redriving
         })
     }
@@ -95,9 +89,12 @@ impl Shard {
             // The active one and the prepared one.
             segments_active: segments.len() as u64 - closed + 1,
             segments_closed: closed,
+            segments_compacted: segments.iter().filter(|one| one.is_compacted()).count() as u64,
             segments_retained: retained.len() as u64,
             segment_bytes: segments.iter().map(|segment| load(&segment.bytes)).sum(),
             retained_bytes: retained.iter().map(|segment| load(&segment.bytes)).sum(),
+            compactions: load(&self.compactions),
+            compacted_bytes: load(&self.compacted_bytes),
             index_bytes: known.iter().map(|segment| segment.index_bytes()).sum(),
             state_bytes: state
                 .map(|name| self.disk.len(&self.dir.join(name)).unwrap_or(0))
@@ -114,32 +111,41 @@ impl Shard {
 
     /// Whether anything of a segment is unresolved, by the counts: reads nothing.
     pub(crate) fn has_unresolved(&self, segment: &Segment) -> bool {
-        let Some((first, last)) = segment.span() else {
-            return false;
-        };
-        self.any_lane(segment, |view, count| {
-            view.unresolved_of(count, Sequence(first), Sequence(last)) > 0
-        })
+        self.any_lane(segment, |view, stretch| view.unresolved_of(stretch) > 0)
     }
 
     /// Whether anything of a segment is held, unresolved or referred to by a dead letter, by the counts:
     /// reads nothing.
     pub(crate) fn has_held(&self, segment: &Segment) -> bool {
-        let Some((first, last)) = segment.span() else {
-            return false;
-        };
-        self.any_lane(segment, |view, count| {
-            view.held_of(count, Sequence(first), Sequence(last)) > 0
-        })
+        self.any_lane(segment, |view, stretch| view.held_of(stretch) > 0)
     }
 
-    /// Whether it is so for any lane, given how many deliveries of the segment are the lane's.
-    fn any_lane(&self, segment: &Segment, is_so: impl Fn(LaneView<'_>, u64) -> bool) -> bool {
-        let mut counts = segment.counts().into_iter();
-        counts.any(|(destination, count)| match self.lane_of(destination) {
-            Some(lane) => self.progress.view(lane, |view| is_so(view, count)),
+    /// How many deliveries of a segment are held, of all lanes together: reads nothing.
+    pub(crate) fn held_in(&self, segment: &Segment) -> u64 {
+        let destinations = segment.counts().into_iter();
+        let held = destinations.map(|(destination, count)| {
             // Whoever it is, nobody has delivered it.
-            None => true,
+            let Some(lane) = self.lane_of(destination) else {
+                return count;
+            };
+            let stretch = segment.stretch(destination, lane);
+            stretch.map_or(0, |stretch| {
+                self.progress.view(lane, |view| view.held_of(&stretch))
+            })
+        });
+        held.sum()
+    }
+
+    /// Whether it is so for what any lane has in the segment.
+    fn any_lane(&self, segment: &Segment, is_so: impl Fn(LaneView<'_>, &Stretch) -> bool) -> bool {
+        let mut destinations = segment.counts().into_keys();
+        destinations.any(|destination| {
+            // Whoever it is, nobody has delivered it.
+            let Some(lane) = self.lane_of(destination) else {
+                return true;
+            };
+            let stretch = segment.stretch(destination, lane);
+            stretch.is_some_and(|stretch| self.progress.view(lane, |view| is_so(view, &stretch)))
         })
     }
 

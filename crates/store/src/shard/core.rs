@@ -19,7 +19,7 @@ use crate::disk::Disk;
 use crate::error::ReadError;
 use crate::figures::{COMMIT_BUCKETS, GROUP_BUCKETS};
 use crate::options::Options;
-use crate::progress::Progress;
+use crate::progress::{LeftOut, Progress};
 use crate::space::Space;
 use crate::window::Window;
 
@@ -32,13 +32,22 @@ pub(crate) struct Shard {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) hash_seed: u64,
-    /// Segments with something unresolved, and those that take rows, ascending by number and by
-    /// sequence; the last is active.
+    /// Segments with something unresolved, and those that take rows, ascending by sequence (not by number:
+    /// a compacted one has a higher number than its place tells); the last is active.
     pub(crate) segments: RwLock<Vec<Arc<Segment>>>,
-    /// Segments of which everything is resolved and whose database is kept for the retention, ascending.
+    /// Segments of which everything is resolved and whose database is kept for the retention, and those that
+    /// were compacted and go; ascending by sequence.
     pub(crate) retained: RwLock<Vec<Arc<Segment>>>,
-    /// Segments of which only the index file is left, ascending.
+    /// Segments of which only the index file is left, ascending by sequence.
     pub(crate) remembered: RwLock<Vec<Arc<Segment>>>,
+    /// Compacted segments that the keeper has not looked at yet.
+    pub(crate) compacted: Mutex<Vec<Arc<Segment>>>,
+    /// Held while a compacted segment takes the place of its sources, from the moment at which nobody needs
+    /// those to stay until progress says it durably; and by who pins segments, so that a backup has either
+    /// and its progress fits.
+    pub(crate) exchange: Mutex<()>,
+    /// Number of the next segment to make, whoever makes it.
+    pub(crate) next_number: Arc<AtomicU64>,
     pub(crate) readers: Readers,
     pub(crate) tail: Tail,
     pub(crate) window: Arc<Window>,
@@ -48,6 +57,9 @@ pub(crate) struct Shard {
     pub(crate) bells: Arc<Bells>,
     pub(crate) condition: Condition,
     pub(crate) commits: Commits,
+    /// Compactions since the start, and the bytes that they gave back.
+    pub(crate) compactions: AtomicU64,
+    pub(crate) compacted_bytes: AtomicU64,
     /// The newest committed sequence that lanes may read.
     pub(crate) newest: AtomicU64,
     /// The newest sequence of which a delivery was set aside when it was stored.
@@ -124,17 +136,20 @@ impl Shard {
         let mut known = self.segments();
         known.extend(self.retained());
         known.extend(copied(&self.remembered));
-        known.sort_unstable_by_key(|segment| segment.number());
+        known.sort_by_cached_key(|segment| segment.place());
         known.dedup_by_key(|segment| segment.number());
         known
     }
 
-    /// Closed segments with something unresolved, from this number on.
+    /// Closed segments of the writer's with something unresolved, from this number on.
     pub(crate) fn closed_from(&self, number: u64) -> Vec<Arc<Segment>> {
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        let from = segments.partition_point(|segment| segment.number() < number);
-        let new = segments.get(from..).unwrap_or_default().iter();
-        new.filter(|segment| segment.is_closed()).cloned().collect()
+        let is_new = |segment: &&Arc<Segment>| segment.is_compacted() || segment.number() >= number;
+        let new = segments.iter().rev().take_while(is_new);
+        let closed = |segment: &&Arc<Segment>| !segment.is_compacted() && segment.is_closed();
+        let mut new: Vec<Arc<Segment>> = new.filter(closed).cloned().collect();
+        new.reverse();
+        new
     }
 
     /// A new segment takes over as the active one.
@@ -159,29 +174,61 @@ impl Shard {
         self.space.give_back(segment.bytes.load(Ordering::Relaxed));
     }
 
+    /// A compacted segment takes the place of its sources; `record` makes progress count it so at the same
+    /// moment. The sources go as soon as progress says it durably.
+    pub(crate) fn exchange_segments(
+        &self,
+        sources: &[Arc<Segment>],
+        compacted: &Arc<Segment>,
+        record: impl FnOnce() -> LeftOut,
+    ) {
+        // In the order in which a segment moves, so that none is missed on its way.
+        for source in sources {
+            self.space.keep(source.bytes.load(Ordering::Relaxed));
+            insert(&self.retained, source);
+        }
+        let mut segments = self
+            .segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        compacted.take_left_out(record());
+        for source in sources {
+            source.replace_by_compacted();
+        }
+        segments.retain(|segment| !segment.is_replaced());
+        let at = segments.partition_point(|other| other.place() < compacted.place());
+        segments.insert(at, Arc::clone(compacted));
+        drop(segments);
+        let mut new = self
+            .compacted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        new.push(Arc::clone(compacted));
+    }
+
     /// A segment that never held anything leaves no trace.
     pub(crate) fn forget_empty(&self, segment: &Segment) {
         remove(&self.segments, segment.number());
     }
 
-    /// The segment, with a database or without, that holds a sequence.
+    /// The segment, with a database or without, that holds a sequence. Reads the disk where that lies in a
+    /// compacted one.
     pub(crate) fn segment_of(&self, sequence: u64) -> Option<(Arc<Segment>, Held)> {
-        let holds = |segment: &&Arc<Segment>| {
-            segment
-                .span()
-                .is_some_and(|(first, last)| (first..=last).contains(&sequence))
-        };
         // In the order in which a segment moves, so that none is missed on its way.
         [
-            (&self.segments, Held::Whole),
-            (&self.retained, Held::Whole),
-            (&self.remembered, Held::IndexOnly),
+            // Of these no two span the same sequence.
+            (&self.segments, 1, Held::Whole),
+            (&self.retained, usize::MAX, Held::Whole),
+            (&self.remembered, usize::MAX, Held::IndexOnly),
         ]
         .into_iter()
-        .find_map(|(list, held)| {
-            let list = list.read().unwrap_or_else(PoisonError::into_inner);
-            let segment = list.iter().rev().find(holds)?;
-            Some((Arc::clone(segment), held))
+        .find_map(|(list, most, held)| {
+            let spanning = spanning(list, sequence, most).into_iter();
+            let disk = self.disk.as_ref();
+            // One whose index cannot be read says so to whoever asks it next.
+            let mut holding =
+                spanning.filter(|segment| segment.holds(disk, sequence).unwrap_or(true));
+            Some((holding.next()?, held))
         })
     }
 
@@ -190,18 +237,27 @@ impl Shard {
         if let Some(event) = self.tail.get(sequence) {
             return Ok(Some(event));
         }
-        let Some((segment, Held::Whole)) = self.segment_of(sequence) else {
-            return Ok(None);
-        };
-        let rows = self.rows(&segment, &[sequence]);
-        match rows.map(|mut rows| rows.pop()) {
-            Ok(Some(Ok(row))) => Ok(Some(row)),
-            // It was resolved and removed while this looked.
-            _ if segment.is_dropped() => Ok(None),
-            Ok(_) => Err(ReadError::Damaged {
-                position: self.position(sequence),
-            }),
-            Err(error) => Err(error),
+        let mut gone = None;
+        loop {
+            let Some((segment, Held::Whole)) = self.segment_of(sequence) else {
+                return Ok(None);
+            };
+            let rows = self.rows(&segment, &[sequence]);
+            match rows.map(|mut rows| rows.pop()) {
+                Ok(Some(Ok(row))) => return Ok(Some(row)),
+                // It was resolved and removed while this looked, or lies in a compacted segment now.
+                _ if segment.is_dropped() => {
+                    if gone.replace(segment.number()) == Some(segment.number()) {
+                        return Ok(None);
+                    }
+                }
+                Ok(_) => {
+                    return Err(ReadError::Damaged {
+                        position: self.position(sequence),
+                    });
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -258,10 +314,19 @@ fn copied(list: &RwLock<Vec<Arc<Segment>>>) -> Vec<Arc<Segment>> {
     list.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// At most so many segments of a list that span a sequence, the last first.
+fn spanning(list: &RwLock<Vec<Arc<Segment>>>, sequence: u64, most: usize) -> Vec<Arc<Segment>> {
+    let list = list.read().unwrap_or_else(PoisonError::into_inner);
+    let until = list.partition_point(|segment| segment.place().0 <= sequence);
+    let begun = list.get(..until).unwrap_or_default().iter().rev();
+    let spans = |segment: &&Arc<Segment>| segment.span().is_some_and(|(_, last)| sequence <= last);
+    begun.filter(spans).take(most).cloned().collect()
+}
+
 /// Segments move in any order; look-ups expect them ascending.
 fn insert(list: &RwLock<Vec<Arc<Segment>>>, segment: &Arc<Segment>) {
     let mut list = list.write().unwrap_or_else(PoisonError::into_inner);
-    let at = list.partition_point(|other| other.number() < segment.number());
+    let at = list.partition_point(|other| other.place() < segment.place());
     list.insert(at, Arc::clone(segment));
 }
 

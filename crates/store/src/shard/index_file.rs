@@ -2,8 +2,8 @@
 //! outlives the segment for the idempotency window, and is the authority on where the segment ends.
 //!
 //! ```text
-//! header     magic "WAYIDX01", format, generation, shard, number, uuid, first and last sequence,
-//!            newest acceptance, rows, then per section its length and checksum, then the header's
+//! header     magic "WAYIDX01", format, generation, shard, number, uuid, first and last sequence
+//!            (format 3, of a compacted segment: of the range that it covers), newest acceptance, rows, then per section its length and checksum, then the header's
 //! directory  per lane: destination u32, count u32
 //! ids        per event, ascending: id hash u128, row u32 (top bit: the producer gave the id)
 //! rows       per event, ascending: sequence - first u32, accepted_at u64, fingerprint u64
@@ -33,8 +33,11 @@ use by_id::{ID_BYTES, Ids, partition};
 use bytes::{long, word};
 
 const MAGIC: &[u8; 8] = b"WAYIDX01";
-/// Version of the layout; a newer one is refused, an older one made again from its segment.
-pub(crate) const FORMAT: u32 = 2;
+/// Newest version of the layout; a newer one is refused. A compacted segment has it: its first and last
+/// sequence are those of the range that it covers, whichever of it it holds.
+pub(crate) const FORMAT: u32 = 3;
+/// The version of every other segment's; an older one is made again from its segment.
+const PLAIN: u32 = 2;
 const SECTIONS: usize = 5;
 /// Places of sections.
 const IDS: usize = 1;
@@ -58,6 +61,9 @@ pub(crate) struct Identity {
     pub(crate) shard: u16,
     pub(crate) number: u64,
     pub(crate) uuid: u128,
+    /// First and last sequence of the segments that it was compacted from: what it does not hold of them was
+    /// resolved. `None` for a segment that the writer wrote.
+    pub(crate) covers: Option<(u64, u64)>,
 }
 
 impl Identity {
@@ -78,7 +84,7 @@ pub(crate) enum IndexError {
     Damaged(&'static str),
     #[error("has format {0}, this binary knows up to {FORMAT}")]
     Newer(u32),
-    #[error("has format {0}, which is older than {FORMAT}")]
+    #[error("has format {0}, which is older than {PLAIN}")]
     Older(u32),
 }
 
@@ -87,9 +93,10 @@ pub(crate) enum IndexError {
 pub(crate) struct IndexFile {
     path: PathBuf,
     pub(crate) identity: Identity,
-    /// Sequence of the first event.
+    /// Sequence of the first event, or of the first that it covers.
     pub(crate) first: u64,
-    /// Sequence of the last event: rows above it in the database were never acknowledged.
+    /// Sequence of the last event, or of the last that it covers: rows above it in the database were never
+    /// acknowledged.
     pub(crate) last: u64,
     pub(crate) rows: usize,
     /// Obligations per destination.
@@ -128,11 +135,12 @@ impl IndexFile {
         disk.replace(path, &bytes)?;
         failpoint!("index.written");
         let entries = recent.entries();
+        let (first, last) = span(identity, entries);
         Ok(Self {
             path: path.to_owned(),
             identity,
-            first: entries.first().map_or(0, |entry| entry.sequence),
-            last: entries.last().map_or(0, |entry| entry.sequence),
+            first,
+            last,
             rows: entries.len(),
             counts: recent.counts().clone(),
             bytes: bytes.len() as u64,
@@ -204,6 +212,30 @@ impl IndexFile {
         let Some(row) = row else { return Ok(None) };
         let row = self.part(disk, ROWS, row * ROW_BYTES, ROW_BYTES)?;
         Ok(Some(identified(self.first, &row)))
+    }
+
+    /// What is known of its first event.
+    pub(crate) fn first_row(&self, disk: &dyn Disk) -> Result<Option<Identified>, IndexError> {
+        if self.rows == 0 {
+            return Ok(None);
+        }
+        let row = self.part(disk, ROWS, 0, ROW_BYTES)?;
+        Ok(Some(identified(self.first, &row)))
+    }
+
+    /// Whether it names an event of this sequence, in a few small reads.
+    pub(crate) fn holds(&self, disk: &dyn Disk, sequence: u64) -> Result<bool, IndexError> {
+        let (mut low, mut high) = (0, self.rows);
+        while low < high {
+            let middle = low.midpoint(high);
+            let row = self.part(disk, ROWS, middle * ROW_BYTES, ROW_BYTES)?;
+            match identified(self.first, &row).sequence.cmp(&sequence) {
+                std::cmp::Ordering::Equal => return Ok(true),
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        Ok(false)
     }
 
     /// All ids, verified.
@@ -410,7 +442,7 @@ impl Header {
         if format > FORMAT {
             return Err(IndexError::Newer(format));
         }
-        if format < FORMAT {
+        if format < PLAIN {
             return Err(IndexError::Older(format));
         }
         let identity = Identity {
@@ -418,6 +450,7 @@ impl Header {
             shard: u16::try_from(word(header, 16)).unwrap_or(u16::MAX),
             number: long(header, 20),
             uuid: u128::from(long(header, 28)) | u128::from(long(header, 36)) << 64,
+            covers: (format == FORMAT).then(|| (long(header, 44), long(header, 52))),
         };
         let checked = header.get(..HEADER_BYTES - 8).unwrap_or_default();
         if hash::checksum(checked, identity.check_seed()) != long(header, HEADER_BYTES - 8) {
@@ -439,12 +472,20 @@ impl Header {
     }
 }
 
+/// The first and last sequence that a file says.
+fn span(identity: Identity, entries: &[Entry]) -> (u64, u64) {
+    identity.covers.unwrap_or_else(|| {
+        let [first, last] =
+            [entries.first(), entries.last()].map(|entry| entry.map_or(0, |entry| entry.sequence));
+        (first, last)
+    })
+}
+
 /// The bytes of a file, and length and checksum of each of its sections.
 fn encode(identity: Identity, recent: &Recent) -> ([(usize, u64); SECTIONS], Vec<u8>) {
     let entries = recent.entries();
-    let first = entries.first().map_or(0, |entry| entry.sequence);
-    let last = entries.last().map_or(0, |entry| entry.sequence);
-    // The writer ends a segment long before its sequences span 32 bits.
+    let (first, last) = span(identity, entries);
+    // The writer ends a segment long before its sequences span 32 bits, and a compaction spans no more.
     let offset = |sequence: u64| {
         u32::try_from(sequence - first)
             .unwrap_or(u32::MAX)
@@ -484,7 +525,8 @@ fn encode(identity: Identity, recent: &Recent) -> ([(usize, u64); SECTIONS], Vec
         .map(|section| (section.len(), hash::checksum(section, seed)));
     let mut bytes = Vec::with_capacity(HEADER_BYTES + sections.iter().map(Vec::len).sum::<usize>());
     bytes.extend(MAGIC);
-    bytes.extend(FORMAT.to_le_bytes());
+    let format = identity.covers.map_or(PLAIN, |_| FORMAT);
+    bytes.extend(format.to_le_bytes());
     bytes.extend(identity.generation.to_le_bytes());
     bytes.extend(u32::from(identity.shard).to_le_bytes());
     bytes.extend(identity.number.to_le_bytes());

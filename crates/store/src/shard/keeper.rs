@@ -38,6 +38,7 @@ pub(crate) fn run(shard: &Shard, mark: &dyn Overwrite, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         shard.keeper.await_wake(shard.options.mark_sync);
         index(shard, &mut work);
+        take_compacted(shard, &mut work.due);
         sync_mark(shard, mark);
         shard.space.check();
         if cleaned.elapsed() >= CLEAN_EVERY {
@@ -106,6 +107,16 @@ fn index(shard: &Shard, work: &mut Work) {
     }
 }
 
+/// Compacted segments are to be looked at as those are that were closed.
+fn take_compacted(shard: &Shard, due: &mut Due) {
+    let mut compacted = shard
+        .compacted
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let new = compacted.drain(..);
+    due.extend(new.map(|segment| (segment.number(), segment)));
+}
+
 fn sync_mark(shard: &Shard, mark: &dyn Overwrite) {
     failpoint!("keep.before-mark-sync");
     if shard.mark_dirty.swap(false, Ordering::AcqRel)
@@ -129,12 +140,14 @@ fn clean(shard: &Shard, due: &mut Due) {
             .segments
             .read()
             .unwrap_or_else(PoisonError::into_inner);
-        due.extend(
-            segments
-                .iter()
-                .filter(|segment| segment.is_closed() && segment.is_indexed() && touches(segment))
-                .map(|segment| (segment.number(), Arc::clone(segment))),
-        );
+        let now = shard.clock.now().as_micros();
+        let is_due = |segment: &&Arc<Segment>| {
+            segment.is_closed() && segment.is_indexed() && touches(segment)
+        };
+        for segment in segments.iter().filter(is_due) {
+            segment.touched_at.store(now, Ordering::Relaxed);
+            due.insert(segment.number(), Arc::clone(segment));
+        }
     }
     if !due.is_empty() {
         look_at(shard, due);
@@ -152,6 +165,10 @@ fn look_at(shard: &Shard, due: &mut Due) {
         }
         if segment.rows() == 0 {
             return !drop_empty(shard, segment);
+        }
+        // What was left of it is another segment's now.
+        if segment.is_replaced() {
+            return false;
         }
         match look(shard, segment) {
             Ok(true) => {}
@@ -243,6 +260,10 @@ fn retain(shard: &Shard, segment: &Arc<Segment>) -> Result<bool, NotDurable> {
     let (Some((first, last)), Ok(_changing)) = (segment.span(), segment.files.try_lock()) else {
         return Ok(false);
     };
+    // It may have been compacted since it was looked at.
+    if segment.is_replaced() {
+        return Ok(true);
+    }
     let accepted: Vec<(LaneId, u64)> = segment
         .counts()
         .into_iter()
@@ -294,12 +315,28 @@ pub(crate) fn forget(shard: &Shard) {
     let oldest = shard.clock.now().as_micros();
     let oldest = oldest.saturating_sub(shard.window.reach().micros);
     shard.window.expire(oldest);
+    // A compacted segment says of its sources that they are not needed, for as long as they are there.
+    let leaving: Vec<(u64, u64)> = shard
+        .retained()
+        .iter()
+        .filter(|segment| segment.is_replaced())
+        .filter_map(|segment| segment.span())
+        .collect();
+    let is_witness = |segment: &Segment| {
+        let covers = segment.identity.covers;
+        covers.is_some_and(|(first, last)| {
+            let mut spans = leaving.iter();
+            spans.any(|(from, to)| first <= *from && *to <= last)
+        })
+    };
     let mut remembered = shard
         .remembered
         .write()
         .unwrap_or_else(PoisonError::into_inner);
     let gone: Vec<Arc<Segment>> = remembered
-        .extract_if(.., |segment| !shard.window.names(segment))
+        .extract_if(.., |segment| {
+            !shard.window.names(segment) && !is_witness(segment)
+        })
         .collect();
     drop(remembered);
     for segment in gone {
@@ -326,7 +363,7 @@ fn due_for_checkpoint(shard: &Shard) -> Vec<Arc<Segment>> {
 fn checkpoint(shard: &Shard, segment: &Segment) {
     let _changing = segment.files.lock().unwrap_or_else(PoisonError::into_inner);
     // It may have become resolved while it waited: then nobody needs it to be shorter.
-    if segment.resolved_at().is_some() || segment.is_dropped() {
+    if segment.resolved_at().is_some() || segment.is_dropped() || segment.is_replaced() {
         return;
     }
     failpoint!("checkpoint.before-moving");

@@ -10,10 +10,11 @@ use super::recent::Recent;
 use super::segment::Segment;
 use super::segment_file::{SegmentError, SegmentReader};
 use crate::connection::ConnectionError;
+use crate::disk::Disk;
 
 /// Why an index file could not be made again.
 #[derive(Debug, thiserror::Error)]
-enum Unmended {
+pub(super) enum Unmended {
     #[error(transparent)]
     Segment(#[from] SegmentError),
     #[error("some of its rows are damaged as well")]
@@ -57,25 +58,32 @@ impl Shard {
         if segment.load(disk).is_ok() {
             return Ok(());
         }
-        let Some((_, sealed_at)) = segment.span() else {
+        segment.remake_index(disk, self.hash_seed, self.options.vfs.as_deref())
+    }
+}
+
+impl Segment {
+    /// Puts an index file in place that is made of the rows; the caller holds `files`.
+    pub(super) fn remake_index(
+        &self,
+        disk: &dyn Disk,
+        hash_seed: u64,
+        vfs: Option<&str>,
+    ) -> Result<(), Unmended> {
+        let Some((_, sealed_at)) = self.span() else {
             return Ok(());
         };
-        let (reader, _) = SegmentReader::open(
-            &segment.path,
-            Some(segment.identity),
-            self.hash_seed,
-            self.options.vfs.as_deref(),
-        )?;
+        let (reader, _) = SegmentReader::open(&self.path, Some(self.identity), hash_seed, vfs)?;
         let mut recent = Recent::default();
         reader.each(|row| match row {
             // Rows above were never acknowledged.
             Ok(row) if row.stored.position.sequence.0 <= sealed_at => recent.push(&row),
             _ => {}
         })?;
-        if recent.entries().len() != segment.rows() {
+        if recent.entries().len() != self.rows() {
             return Err(Unmended::Rows);
         }
-        segment.replace_index(disk, &recent)?;
+        self.replace_index(disk, &recent)?;
         Ok(())
     }
 }

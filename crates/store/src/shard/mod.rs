@@ -12,10 +12,13 @@ pub(crate) mod recent;
 
 pub(crate) mod open;
 pub(crate) mod recovery;
+pub(crate) mod replaced;
 pub(crate) mod resolved;
 pub(crate) mod restore;
 
 mod account;
+mod compaction;
+pub(crate) mod compactor;
 pub(crate) mod keeper;
 pub(crate) mod look_up;
 pub(crate) mod mark;

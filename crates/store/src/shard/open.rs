@@ -4,12 +4,13 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use wayhold_model::{Clock, Generation, LaneId, Sequence, ShardId, Timestamp};
 
+use super::compactor;
 use super::core::{Bells, Commits, Condition, Gate, Shard};
 use super::keeper;
 use super::mark::MARK;
@@ -52,8 +53,6 @@ pub(crate) struct Recovering {
     pub(crate) shard: Arc<Shard>,
     start: Start,
     recipe: Recipe,
-    /// Number of the next segment to make.
-    next_number: u64,
     /// Dead letters that were saved from a damaged state file.
     saved: Vec<(LaneId, Sequence)>,
     /// What progress found.
@@ -105,13 +104,11 @@ impl Surroundings {
                     .to_owned(),
             );
         }
-        let next_number = recovered.next_number;
         let (shard, start) = self.shard((progress, condition), recovered);
         Ok(Recovering {
             shard,
             start,
             recipe,
-            next_number,
             saved: opened.saved,
             findings: opened.findings,
             recovery,
@@ -160,6 +157,9 @@ impl Surroundings {
             segments: RwLock::new(recovered.segments),
             retained: RwLock::new(Vec::new()),
             remembered: RwLock::new(recovered.remembered),
+            compacted: Mutex::default(),
+            exchange: Mutex::default(),
+            next_number: Arc::new(AtomicU64::new(recovered.next_number)),
             closed: AtomicBool::new(false),
             // Until it is known how many share it.
             retention_bytes: AtomicU64::new(self.options.retention_bytes),
@@ -176,6 +176,8 @@ impl Surroundings {
             bells: self.bells,
             condition,
             commits: Commits::default(),
+            compactions: AtomicU64::new(0),
+            compacted_bytes: AtomicU64::new(0),
             keeper: Gate::default(),
             mark_dirty: AtomicBool::new(false),
         };
@@ -201,9 +203,9 @@ impl Recovering {
 
     /// Starts the shard's threads: from now on it takes events.
     pub(crate) fn start(self) -> Result<Running, OpenError> {
-        self.run(|shard, start, next| {
+        self.run(|shard, start, recipe| {
             let threads = Threads::default();
-            let (orders, threads) = threads.with_writer(shard, start, next)?;
+            let (orders, threads) = threads.with_writer(shard, start, recipe)?;
             Ok((Some(orders), Some(threads.with_keepers(shard)?)))
         })
     }
@@ -241,14 +243,14 @@ impl Recovering {
         start: impl FnOnce(
             &Arc<Shard>,
             Start,
-            (Recipe, u64),
+            Recipe,
         ) -> std::io::Result<(Option<Sender<Order>>, Option<Threads>)>,
     ) -> Result<Running, OpenError> {
         let shard = self.shard;
         shard.restore_base(&self.saved);
         let findings = [shard.condition.findings(), self.findings].concat();
-        let (orders, threads) = start(&shard, self.start, (self.recipe, self.next_number))
-            .map_err(|error| OpenError::Unusable {
+        let (orders, threads) =
+            start(&shard, self.start, self.recipe).map_err(|error| OpenError::Unusable {
                 path: shard.dir.clone(),
                 reason: error.to_string(),
             })?;
@@ -291,10 +293,11 @@ impl Threads {
         mut self,
         shard: &Arc<Shard>,
         start: Start,
-        (recipe, next_number): (Recipe, u64),
+        recipe: Recipe,
     ) -> std::io::Result<(Sender<Order>, Self)> {
         let (orders, received) = mpsc::channel();
-        let (prepared, preparing) = preparer::start(recipe, next_number, Arc::clone(&self.stop))?;
+        let numbers = Arc::clone(&shard.next_number);
+        let (prepared, preparing) = preparer::start(recipe, numbers, Arc::clone(&self.stop))?;
         self.others.push(preparing);
         let writer = Writer::new(Arc::clone(shard), received, prepared, start);
         let panics = NamesPanic(Arc::clone(shard));
@@ -321,6 +324,11 @@ impl Threads {
         self.others
             .push(spawn(&thread_name(shard, "remove"), move || {
                 remover::run(&resolved, &until);
+            })?);
+        let (kept, until) = (Arc::clone(shard), Arc::clone(&self.stop));
+        self.others
+            .push(spawn(&thread_name(shard, "compact"), move || {
+                compactor::run(&kept, &until);
             })?);
         Ok(self)
     }

@@ -2,7 +2,7 @@
 //! own: a rendezvous with the writer keeps exactly one file ready and numbers in order.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -52,14 +52,12 @@ impl Recipe {
     }
 
     fn create(&self, number: u64) -> Result<Prepared, ConnectionError> {
-        let mut uuid = [0; 16];
-        getrandom::fill(&mut uuid)
-            .map_err(|error| ConnectionError::Make(std::io::Error::other(error)))?;
         let identity = Identity {
             generation: self.generation,
             shard: self.shard,
             number,
-            uuid: u128::from_le_bytes(uuid),
+            uuid: draw_uuid()?,
+            covers: None,
         };
         failpoint!("prepare.before-creating");
         let path = database_path(&self.dir, number);
@@ -78,26 +76,32 @@ impl Recipe {
     }
 }
 
-/// Starts making segments from `number` on. The thread ends when the receiver is dropped, and takes the
+/// What tells a segment from every other.
+pub(super) fn draw_uuid() -> Result<u128, ConnectionError> {
+    let mut uuid = [0; 16];
+    getrandom::fill(&mut uuid)
+        .map_err(|error| ConnectionError::Make(std::io::Error::other(error)))?;
+    Ok(u128::from_le_bytes(uuid))
+}
+
+/// Starts making segments, each with the next number. The thread ends when the receiver is dropped, and takes the
 /// unused file with it; `stop` ends it even while no file can be made.
 pub(crate) fn start(
     recipe: Recipe,
-    number: u64,
+    numbers: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
 ) -> std::io::Result<(Receiver<Prepared>, JoinHandle<()>)> {
     let (sender, receiver) = sync_channel(0);
     let thread = std::thread::Builder::new()
         .name(format!("g{}.s{}-prepare", recipe.generation, recipe.shard))
-        .spawn(move || run(&recipe, number, &sender, &stop))?;
+        .spawn(move || run(&recipe, &numbers, &sender, &stop))?;
     Ok((receiver, thread))
 }
 
-fn run(recipe: &Recipe, first: u64, sender: &SyncSender<Prepared>, stop: &AtomicBool) {
+fn run(recipe: &Recipe, numbers: &AtomicU64, sender: &SyncSender<Prepared>, stop: &AtomicBool) {
     let mut is_failing = false;
-    for number in first.. {
-        if stop.load(Ordering::Acquire) {
-            return;
-        }
+    while !stop.load(Ordering::Acquire) {
+        let number = numbers.fetch_add(1, Ordering::Relaxed);
         let prepared = match recipe.make(number) {
             Ok(prepared) => prepared,
             Err(failure) => {

@@ -24,7 +24,10 @@ use super::row::Row;
 use super::segment::{Segment, database_path, index_path};
 use super::segment_file::{SegmentError, SegmentReader};
 use super::writer::{Active, Start, advance};
-use crate::disk::{Disk, copy_database_aside, quarantine, quarantine_database, unlink_database};
+use crate::disk::{
+    Disk, copy_database_aside, making, quarantine, quarantine_database, unlink_companions,
+    unlink_database,
+};
 use crate::error::OpenError;
 use crate::progress::Progress;
 use crate::shards::Owner;
@@ -59,6 +62,8 @@ pub(crate) struct Opening<'a> {
 struct Files {
     databases: BTreeSet<u64>,
     indexes: BTreeSet<u64>,
+    /// Compacted segments that were not put in place.
+    unfinished: BTreeSet<u64>,
     /// Highest number that any name holds.
     highest: u64,
 }
@@ -68,7 +73,8 @@ impl Opening<'_> {
     pub(crate) fn run(self) -> Result<Recovered, OpenError> {
         let (mark_file, mark) = self.open_mark()?;
         failpoint!("recover.begun");
-        let resolved = self.finish_removals()?;
+        let recorded = self.finish_removals()?;
+        let recorded = recorded.max(self.progress.newest_compacted());
         failpoint!("recover.removals-finished");
         let mut files = self.sort_files()?;
         // Without a mark nobody knows how the last run ended, if there was one.
@@ -76,9 +82,12 @@ impl Opening<'_> {
         // A mark without a whole slot proves nothing: what follows the sealed segments is copied.
         let mark = mark.unwrap_or_default();
         let (mut segments, remembered) = self.indexed(&mut files)?;
-        let mut left = self.unindexed(&files, &mark)?;
+        let written = segments.iter().chain(&remembered);
+        let written = written.filter(|segment| !segment.is_compacted());
+        let sealed = written.map(|segment| segment.number()).max().unwrap_or(0);
+        let mut left = self.unindexed(&files, &mark, sealed)?;
 
-        let number = files.highest.max(mark.newest()).max(resolved) + 1;
+        let number = files.highest.max(mark.newest()).max(recorded) + 1;
         let made = self.recipe.make(number);
         failpoint!("recover.segment-made");
         let made = made.map_err(|error| unusable(&database_path(self.dir(), number), &error))?;
@@ -106,7 +115,9 @@ impl Opening<'_> {
         };
         self.move_mark(&mut start, newest)?;
         failpoint!("recover.mark-moved");
-        let (retained, mut segments) = self.part_resolved(segments);
+        let parted = self.part_resolved(segments);
+        let (retained, mut segments, remembered) = self.part_replaced(parted, remembered)?;
+        failpoint!("recover.compactions-finished");
         segments.push(Arc::clone(&start.active.segment));
         Ok(Recovered {
             segments,
@@ -176,13 +187,37 @@ impl Opening<'_> {
                 (Some(number), Some("idx")) => {
                     files.indexes.insert(number);
                 }
+                (Some(number), Some("db.new")) => {
+                    files.unfinished.insert(number);
+                }
                 _ => {}
             }
         }
+        self.finish_compactions(&mut files)?;
         for name in names {
             self.judge(&name, &files)?;
         }
         Ok(files)
+    }
+
+    /// A compacted segment counts once its index file is there: then it is put in place. Before, it is as if it
+    /// had never been begun.
+    fn finish_compactions(&self, files: &mut Files) -> Result<(), OpenError> {
+        for number in std::mem::take(&mut files.unfinished) {
+            let path = database_path(self.dir(), number);
+            let made = making(&path);
+            let is_done = files.indexes.contains(&number) && !files.databases.contains(&number);
+            let finished = match is_done {
+                true => unlink_companions(self.disk(), &made)
+                    .and_then(|()| self.disk().rename(&made, &path)),
+                false => unlink_database(self.disk(), &made),
+            };
+            finished.map_err(|error| unusable(&made, &error))?;
+            if is_done {
+                files.databases.insert(number);
+            }
+        }
+        Ok(())
     }
 
     /// Removes our own leftovers and quarantines what nobody knows.
@@ -208,6 +243,11 @@ impl Opening<'_> {
             }
             // A database has a journal only while it is made: without one nothing was ever in it.
             (Some(_), Some("db-journal")) => self
+                .disk()
+                .unlink(&path)
+                .map_err(|error| unusable(&path, &error)),
+            // Of a compacted segment; see above.
+            (Some(_), Some("db.new" | "db.new-wal" | "db.new-shm" | "db.new-journal")) => self
                 .disk()
                 .unlink(&path)
                 .map_err(|error| unusable(&path, &error)),
@@ -269,7 +309,6 @@ impl Opening<'_> {
                 self.note_closed(&segment);
                 whole.push(Arc::new(segment));
             } else {
-                self.report_missing(&segment);
                 remembered.push(Arc::new(segment));
             }
         }
@@ -306,7 +345,7 @@ impl Opening<'_> {
 
     /// Names a segment that should be there: it was never found resolved and holds deliveries that
     /// are not resolved.
-    fn report_missing(&self, segment: &Segment) {
+    pub(super) fn report_missing(&self, segment: &Segment) {
         if segment.resolved_at().is_some() {
             return;
         }
@@ -337,10 +376,11 @@ impl Opening<'_> {
 
     /// Reads the segments that have no index file: the last active one, closed ones that the keeper had
     /// not come to, a prepared one.
-    fn unindexed(&self, files: &Files, mark: &Mark) -> Result<Left, OpenError> {
+    ///
+    /// `sealed` is the newest segment of the writer's that has one.
+    fn unindexed(&self, files: &Files, mark: &Mark, sealed: u64) -> Result<Left, OpenError> {
         let mut left = Left::default();
         // Before a segment takes a row, or is sealed, the one before it was synced to its end.
-        let sealed = files.indexes.last().copied().unwrap_or(0);
         let closed_below = mark.newest().max(sealed);
         for number in files.databases.iter().copied() {
             // An index file that was put aside counts as absent.
@@ -364,7 +404,8 @@ impl Opening<'_> {
                         && identity.shard == self.recipe.shard =>
                 {
                     let marked = mark.reach(number).map_or(0, |reach| reach.last);
-                    let proven = match number < closed_below || planted!("unproven-served") {
+                    let is_proven = number < closed_below || identity.covers.is_some();
+                    let proven = match is_proven || planted!("unproven-served") {
                         true => u64::MAX,
                         false => marked,
                     };
@@ -533,7 +574,7 @@ impl Opening<'_> {
             self.note_closed(&segment);
             segments.push(Arc::new(segment));
         }
-        segments.sort_unstable_by_key(|segment| segment.number());
+        segments.sort_by_cached_key(|segment| segment.place());
         Ok(())
     }
 

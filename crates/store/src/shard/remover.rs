@@ -7,11 +7,12 @@
 //! the segment, and the index file remembers it. After a crash between any two steps the next start
 //! finds either the database under its own name, and keeps it, or finishes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::core::Shard;
 use super::retention::{Kept, Limits, over};
@@ -48,7 +49,7 @@ pub(crate) fn run_once(shard: &Shard, stop: &AtomicBool) {
     }
 }
 
-/// Segments whose retention is over, and those that a reader held when theirs was.
+/// Segments whose retention is over, those that a reader held when theirs was, and those that were compacted.
 fn due(shard: &Shard) -> Vec<Arc<Segment>> {
     let retained = shard.retained();
     if retained.is_empty() {
@@ -57,7 +58,7 @@ fn due(shard: &Shard) -> Vec<Arc<Segment>> {
     let now = shard.clock.now().as_micros();
     let kept: Vec<Kept> = retained
         .iter()
-        .filter(|segment| !segment.is_dropped())
+        .filter(|segment| !segment.is_dropped() && !segment.is_replaced())
         .map(|segment| Kept {
             number: segment.number(),
             bytes: segment.bytes.load(Ordering::Relaxed),
@@ -69,11 +70,11 @@ fn due(shard: &Shard) -> Vec<Arc<Segment>> {
         bytes: shard.retention_bytes.load(Ordering::Relaxed),
         wanted: shard.space.wanted(),
     };
-    let over = over(&kept, limits);
-    retained
-        .into_iter()
-        .filter(|segment| segment.is_dropped() || over.binary_search(&segment.number()).is_ok())
-        .collect()
+    let over: BTreeSet<u64> = over(&kept, limits).into_iter().collect();
+    let is_due = |segment: &Arc<Segment>| {
+        segment.is_dropped() || segment.is_replaced() || over.contains(&segment.number())
+    };
+    retained.into_iter().filter(is_due).collect()
 }
 
 struct Pace<'a> {
@@ -99,6 +100,7 @@ impl Pace<'_> {
         match self.unlink(segment) {
             Ok(true) => {
                 failpoint!("remove.unlinked");
+                self.note_replaced(segment);
                 shard.remember_segment(segment);
                 shard.progress.forget_segment(segment.number());
                 debug!(segment = segment.number(), "segment removed");
@@ -108,6 +110,16 @@ impl Pace<'_> {
                 "{} cannot be removed: {error}",
                 segment.path.display()
             )),
+        }
+    }
+
+    /// Nothing of a segment that was compacted is missing, also where progress should be lost.
+    fn note_replaced(&self, segment: &Segment) {
+        let now = self.shard.clock.now().as_micros();
+        if segment.is_replaced()
+            && let Err(error) = segment.note_resolved(self.shard.disk.as_ref(), now)
+        {
+            warn!(segment = segment.number(), %error, "an index file cannot say that its segment was compacted");
         }
     }
 
@@ -160,7 +172,8 @@ impl Pace<'_> {
     }
 }
 
-fn pause_after(took: Duration) -> Duration {
+/// How long others have the disk after a step that took so long.
+pub(super) fn pause_after(took: Duration) -> Duration {
     took.saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX)
 }
 

@@ -78,14 +78,15 @@ impl Opening<'_> {
         let known: Vec<(LaneId, u64)> = segment
             .counts()
             .into_keys()
-            .map(own_lane)
-            .map(|lane| {
+            .filter_map(|destination| {
+                let lane = own_lane(destination);
+                let stretch = segment.stretch(destination, lane)?;
                 // What lies below a floor was counted when the floor rose above it.
                 let known = |view: LaneView<'_>| match last < view.floor() {
                     true => 0,
-                    false => view.count_resolved(first, last),
+                    false => view.count_resolved(&stretch),
                 };
-                (lane, self.progress.view(lane, known))
+                Some((lane, self.progress.view(lane, known)))
             })
             .collect();
         let resolved = ResolvedSegment {

@@ -73,7 +73,9 @@ fn newest_first(reach: Reach, shards: &[Arc<Shard>]) -> Vec<Restored<'_>> {
         let known = shard.known().into_iter();
         segments.extend(known.map(|segment| (shard.as_ref(), segment)));
     }
-    segments.retain(|(_, segment)| segment.rows() > 0);
+    // The ids of a compacted segment are those of its sources, whose index files stay as long as the window
+    // reaches back to them.
+    segments.retain(|(_, segment)| segment.rows() > 0 && !segment.is_compacted());
     segments.sort_by_cached_key(|(_, segment)| Reverse((segment.newest(), segment.number())));
     let mut ids = 0;
     segments

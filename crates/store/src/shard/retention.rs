@@ -25,7 +25,7 @@ pub(crate) struct Limits {
     pub(crate) wanted: u64,
 }
 
-/// Numbers of those that have been kept long enough; `kept` ascends by number, which is by age of events.
+/// Numbers of those that have been kept long enough; `kept` ascends by age of events, the oldest first.
 pub(crate) fn over(kept: &[Kept], limits: Limits) -> Vec<u64> {
     let mut left: u64 = kept.iter().map(|segment| segment.bytes).sum();
     let mut freed = 0;

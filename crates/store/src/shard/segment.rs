@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use wayhold_model::{DestinationId, DestinationSet};
+use wayhold_model::{DestinationId, DestinationSet, LaneId, Sequence};
 
 use super::index_file::{Identified, Identity, IndexError, IndexFile, SharedIndex};
 use super::recent::Recent;
 use super::row::Row;
 use crate::disk::{Disk, with_suffix};
+use crate::progress::{LeftOut, Stretch};
 
 /// One segment of a shard.
 pub(crate) struct Segment {
@@ -37,6 +38,14 @@ pub(crate) struct Segment {
     pub(crate) chapter: AtomicU64,
     /// `DROPPED` once its database goes; until then, how many need it to stay.
     pins: AtomicU32,
+    /// Of a compacted one: how many deliveries it left out, as progress has it recorded.
+    left_out: OnceLock<LeftOut>,
+    /// Whether a compacted segment has taken its place.
+    replaced: AtomicBool,
+    /// When something of it was last resolved, as far as this run knows, in microseconds since the epoch.
+    pub(crate) touched_at: AtomicU64,
+    /// Whether it can be compacted: its rows were found whole, or nobody has looked.
+    pub(crate) is_fit: AtomicBool,
 }
 
 /// Its database goes, or is gone.
@@ -76,6 +85,10 @@ impl Segment {
             resolved_at: AtomicU64::new(0),
             chapter: AtomicU64::new(0),
             pins: AtomicU32::new(0),
+            left_out: OnceLock::new(),
+            replaced: AtomicBool::new(false),
+            touched_at: AtomicU64::new(0),
+            is_fit: AtomicBool::new(true),
         }
     }
 
@@ -95,14 +108,43 @@ impl Segment {
         }
     }
 
-    /// First and last sequence; `None` while it is empty.
+    /// First and last sequence, of a compacted one those that it covers; `None` while it is empty.
     pub(crate) fn span(&self) -> Option<(u64, u64)> {
         match &*self.read() {
-            Index::Memory(recent) => Some((
-                recent.entries().first()?.sequence,
-                recent.entries().last()?.sequence,
-            )),
+            Index::Memory(recent) => {
+                let entries = recent.entries();
+                let (first, last) = (entries.first()?.sequence, entries.last()?.sequence);
+                Some(self.identity.covers.unwrap_or((first, last)))
+            }
             Index::File(file) => (file.rows > 0).then_some((file.first, file.last)),
+        }
+    }
+
+    /// Where it stands among the segments of its shard, which are in order of their sequences. One that is
+    /// empty takes what comes next.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        let first = self.span().map_or(u64::MAX, |(first, _)| first);
+        (first, self.number())
+    }
+
+    /// Whether it holds what was left of other segments, and not what the writer wrote.
+    pub(crate) fn is_compacted(&self) -> bool {
+        self.identity.covers.is_some()
+    }
+
+    /// Whether it holds the event of a sequence, or held it: a compacted one leaves out what was resolved of
+    /// what it covers. Then this reads the disk.
+    pub(crate) fn holds(&self, disk: &dyn Disk, sequence: u64) -> Result<bool, IndexError> {
+        let spans = |(first, last)| (first..=last).contains(&sequence);
+        if !self.span().is_some_and(spans) {
+            return Ok(false);
+        }
+        if !self.is_compacted() {
+            return Ok(true);
+        }
+        match self.index_file() {
+            Some(file) => file.holds(disk, sequence),
+            None => Ok(true),
         }
     }
 
@@ -127,6 +169,40 @@ impl Segment {
             Index::File(file) => &file.counts,
         };
         counts.get(&destination).copied().unwrap_or(0)
+    }
+
+    /// What a lane has in it, by the lane's destination; `None` where that is nothing.
+    pub(crate) fn stretch(&self, destination: DestinationId, lane: LaneId) -> Option<Stretch> {
+        let (first, last) = self.span()?;
+        let count = self.count(destination);
+        let left_out = || self.left_out.get()?.get(&lane).copied();
+        (count > 0).then(|| Stretch {
+            first: Sequence(first),
+            last: Sequence(last),
+            count,
+            left_out: left_out().unwrap_or(0),
+        })
+    }
+
+    /// Takes over what progress has recorded of a compacted one.
+    pub(crate) fn take_left_out(&self, left_out: LeftOut) {
+        // It never changes: again is no difference.
+        drop(self.left_out.set(left_out));
+    }
+
+    /// A compacted segment has taken its place: its database goes once nobody needs it.
+    pub(crate) fn replace_by_compacted(&self) {
+        self.replaced.store(true, Ordering::Release);
+    }
+
+    /// Whether a compacted segment has taken its place.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    /// Whether somebody needs its database where it is.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Acquire) & !DROPPED != 0
     }
 
     /// Bytes of its index file.
@@ -233,11 +309,18 @@ impl Segment {
         if let Some(oldest) = self.oldest.get() {
             return Ok(Some(*oldest));
         }
-        let Some((first, _)) = self.span() else {
-            return Ok(None);
+        let oldest = match self.index_file() {
+            Some(file) => file.first_row(disk)?,
+            None => self.first_in_memory(),
         };
-        let oldest = self.identity_at(disk, first)?;
         Ok(oldest.map(|first| *self.oldest.get_or_init(|| first.accepted_at)))
+    }
+
+    fn first_in_memory(&self) -> Option<Identified> {
+        match &*self.read() {
+            Index::Memory(recent) => recent.entries().first().map(Identified::from),
+            Index::File(_) => None,
+        }
     }
 
     /// How many events it holds.
@@ -413,6 +496,7 @@ mod tests {
             shard: 0,
             number: 1,
             uuid: 5,
+            covers: None,
         };
         let dir = Path::new("/absent");
         let segment = Arc::new(Segment::unindexed(dir, identity, Recent::default()));
@@ -434,6 +518,7 @@ mod tests {
                 shard: 0,
                 number,
                 uuid: 5,
+                covers: None,
             };
             let segment = Segment::unindexed(dir.path(), identity, Recent::default());
             std::thread::scope(|scope| {

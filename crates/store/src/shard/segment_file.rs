@@ -14,8 +14,15 @@ use super::row::{self, DamagedRow, Origin, Row};
 use crate::connection::{self, Access, ConnectionError, Fault, FreePages, Profile};
 use crate::disk::Disk;
 
-/// Version of a segment file's layout; a newer one is refused.
-pub(crate) const FORMAT: u32 = 1;
+/// Newest version of a segment file's layout; a newer one is refused. A compacted segment has it: it says what
+/// it covers.
+pub(crate) const FORMAT: u32 = 2;
+
+/// The version of every other segment.
+const PLAIN: u32 = 1;
+
+/// What a compacted segment has besides.
+const COVERS: &str = "CREATE TABLE covers(first INTEGER NOT NULL, last INTEGER NOT NULL)";
 
 /// Bytes of a WAL frame's header, and of the WAL's own (SQLite file format, section 4.1).
 const WAL_FRAME_HEADER: u64 = 24;
@@ -57,7 +64,7 @@ impl SegmentWriter {
         transaction.execute(
             "INSERT INTO segment VALUES(?1, ?2, ?3, ?4, ?5, ?6)",
             (
-                FORMAT,
+                identity.covers.map_or(PLAIN, |_| FORMAT),
                 identity.uuid.to_le_bytes().as_slice(),
                 identity.number.cast_signed(),
                 identity.generation,
@@ -65,6 +72,13 @@ impl SegmentWriter {
                 hash_seed.cast_signed(),
             ),
         )?;
+        if let Some((first, last)) = identity.covers {
+            transaction.execute(COVERS, [])?;
+            transaction.execute(
+                "INSERT INTO covers VALUES(?1, ?2)",
+                [first, last].map(u64::cast_signed),
+            )?;
+        }
         failpoint!("prepare.before-commit");
         transaction.commit()?;
         failpoint!("prepare.before-directory-sync");
@@ -399,7 +413,7 @@ pub(crate) fn checkpoint(path: &Path, vfs: Option<&str>) -> Result<bool, Connect
 
 /// Who a segment is, and the hash seed of the node that wrote it.
 fn read_identity(connection: &Connection) -> Result<(Identity, u64), SegmentError> {
-    let (format, identity, seed) = connection
+    let (format, mut identity, seed) = connection
         .query_row(
             "SELECT format, uuid, number, generation, shard, hash_seed FROM segment",
             [],
@@ -410,6 +424,7 @@ fn read_identity(connection: &Connection) -> Result<(Identity, u64), SegmentErro
                     number: row.get::<_, i64>(2)?.cast_unsigned(),
                     generation: row.get(3)?,
                     shard: row.get(4)?,
+                    covers: None,
                 };
                 let seed = row.get::<_, i64>(5)?.cast_unsigned();
                 Ok((row.get::<_, u32>(0)?, identity, seed))
@@ -418,6 +433,13 @@ fn read_identity(connection: &Connection) -> Result<(Identity, u64), SegmentErro
         .map_err(ConnectionError::from)?;
     if format > FORMAT {
         return Err(SegmentError::Newer(format));
+    }
+    if format == FORMAT {
+        let covers = connection.query_row("SELECT first, last FROM covers", [], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?))
+        });
+        let (first, last) = covers.map_err(ConnectionError::from)?;
+        identity.covers = Some((first.cast_unsigned(), last.cast_unsigned()));
     }
     Ok((identity, seed))
 }

@@ -30,6 +30,7 @@ pub(super) fn segment(number: u64) -> Arc<Segment> {
         shard: 0,
         number,
         uuid: 0,
+        covers: None,
     };
     Arc::new(Segment::unindexed(
         Path::new("/nowhere"),

@@ -42,6 +42,8 @@ pub fn tiny() -> Options {
         min_free: Some(0),
         reserve_bytes: 4096,
         checkpoint_after: Duration::ZERO,
+        // Suites about compaction say what it has to give back.
+        compaction_gain: u64::MAX,
         // Resolved segments go at once; suites about retention say how long they stay.
         retention: Duration::ZERO,
         ..Options::default()

@@ -7,6 +7,19 @@ use wayhold_model::Sequence;
 use super::{Lane, Retry, Totals};
 use crate::progress::chunk::{self, Chunk};
 
+/// What a lane has in one segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    /// The first sequence that the segment spans.
+    pub(crate) first: Sequence,
+    /// The last one.
+    pub(crate) last: Sequence,
+    /// How many deliveries of the lane it holds.
+    pub(crate) count: u64,
+    /// How many more of the lane lie between, all of them resolved: a compaction left them out.
+    pub(crate) left_out: u64,
+}
+
 /// Reads one lane at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneView<'a>(pub(super) Option<&'a Lane>);
@@ -34,9 +47,12 @@ impl LaneView<'_> {
         unresolved.count() as u64
     }
 
-    /// How many deliveries in `first..=last` are resolved, counted from the bits.
-    pub(crate) fn count_resolved(&self, first: Sequence, last: Sequence) -> u64 {
-        self.0.map_or(0, |lane| count(&lane.chunks, first, last))
+    /// How many of the deliveries that a segment holds are resolved, counted from the bits.
+    pub(crate) fn count_resolved(&self, of: &Stretch) -> u64 {
+        let resolved = self
+            .0
+            .map_or(0, |lane| lane.count_resolved(of.first, of.last));
+        resolved.saturating_sub(of.left_out)
     }
 
     /// Whether an event is held for this lane: its delivery is not resolved, or a dead letter refers to it.
@@ -48,24 +64,33 @@ impl LaneView<'_> {
             })
     }
 
-    /// For how many of `of_lane` deliveries, all that the lane has in `first..=last`, the event is held.
-    pub(crate) fn held_of(&self, of_lane: u64, first: Sequence, last: Sequence) -> u64 {
-        let referred = self.0.map_or(0, |lane| count(&lane.referred, first, last));
-        self.unresolved_of(of_lane, first, last) + referred
+    /// For how many of the deliveries that a segment holds the event is held.
+    pub(crate) fn held_of(&self, of: &Stretch) -> u64 {
+        let referred = self
+            .0
+            .map_or(0, |lane| count(&lane.referred, of.first, of.last));
+        self.unresolved_of(of) + referred
     }
 
-    /// How many of `count` deliveries, all that the lane has in `first..=last`, are not resolved.
-    pub(crate) fn unresolved_of(&self, count: u64, first: Sequence, last: Sequence) -> u64 {
+    /// How many of the deliveries that a segment holds are not resolved.
+    pub(crate) fn unresolved_of(&self, of: &Stretch) -> u64 {
         // Everything below the floor is resolved; its bits are gone.
-        if last < self.floor() {
+        if of.last < self.floor() {
             return 0;
         }
-        count.saturating_sub(self.count_resolved(first, last))
+        of.count.saturating_sub(self.count_resolved(of))
     }
 
     /// Counts of the lane.
     pub(crate) fn totals(&self) -> Totals {
         self.0.map_or_else(Totals::default, |lane| lane.totals)
+    }
+}
+
+impl Lane {
+    /// How many deliveries in `first..=last` are resolved, counted from the bits.
+    pub(super) fn count_resolved(&self, first: Sequence, last: Sequence) -> u64 {
+        count(&self.chunks, first, last)
     }
 }
 

@@ -12,6 +12,7 @@ const IDENTITY: Identity = Identity {
     shard: 0,
     number: 7,
     uuid: 0xabc << 70 | 5,
+    covers: None,
 };
 
 fn recent(count: u64) -> Recent {
