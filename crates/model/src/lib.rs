@@ -23,11 +23,13 @@ pub mod shard_map;
 pub mod admission;
 pub mod backoff;
 pub mod breaker;
+pub mod class;
 pub mod outcome;
 pub mod verdict;
 
 pub mod limits;
 
+pub use class::{FailureClass, Fault};
 pub use event::{AttributeValue, Event, EventParts, InvalidEvent};
 pub use id::{DestinationId, DestinationSet, Generation, LaneId, Position, Sequence, ShardId};
 pub use outcome::{Failure, Outcome, OutcomeKind};

@@ -3,12 +3,14 @@
 
 use std::time::Duration;
 
+use crate::class::FailureClass;
+
 /// The four outcomes, without their detail; its names are the JSON and metric names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OutcomeKind {
     /// The destination confirmed the event.
     Delivered,
-    /// The destination answered "no", for this event and for good.
+    /// The destination answered "no".
     Refused,
     /// Certain that nothing happened: the request was never processed.
     NotExecuted,
@@ -45,7 +47,7 @@ impl OutcomeKind {
 pub enum Outcome {
     /// The destination confirmed the event.
     Delivered,
-    /// The destination answered "no", for this event and for good.
+    /// The destination answered "no".
     Refused(Failure),
     /// Certain that nothing happened.
     NotExecuted(Failure),
@@ -87,6 +89,8 @@ impl Outcome {
 /// Why an attempt did not deliver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
+    /// What was in the way.
+    pub class: FailureClass,
     /// The receiver's own number (an HTTP status, a Kafka error code), where it gave one.
     pub status: Option<i32>,
     /// One sentence for a person; holds no payload and no secret, and at most `REASON_BYTES_MAX` bytes.
@@ -102,8 +106,9 @@ pub struct Failure {
 pub const REASON_BYTES_MAX: usize = 300;
 
 impl Failure {
-    /// A failure told by the client side alone; control characters are blanked and the text is cut.
-    pub fn new(reason: impl AsRef<str>) -> Self {
+    /// A failure without a number of the receiver's; control characters of the reason are blanked and the
+    /// text is cut.
+    pub fn new(class: FailureClass, reason: impl AsRef<str>) -> Self {
         let mut text: String = reason
             .as_ref()
             .chars()
@@ -117,6 +122,7 @@ impl Failure {
             text.truncate(cut);
         }
         Self {
+            class,
             status: None,
             reason: text,
             retry_after: None,
@@ -152,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_refusal_or_the_failure_of_a_part_is_no_sign_that_the_destination_is_down() {
-        let failure = || Failure::new("no");
+        let failure = || Failure::new(FailureClass::Unavailable, "no");
         for (outcome, trouble) in [
             (Outcome::Delivered, false),
             (Outcome::Refused(failure()), false),

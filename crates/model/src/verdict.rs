@@ -58,6 +58,7 @@ impl RetryPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::class::FailureClass;
     use crate::outcome::Failure;
 
     fn policy(attempts_max: Option<u32>) -> RetryPolicy {
@@ -69,7 +70,8 @@ mod tests {
     }
 
     fn failure(retry_after: Option<u64>) -> Failure {
-        Failure::new("no").with_retry_after(retry_after.map(Duration::from_secs))
+        Failure::new(FailureClass::Unavailable, "no")
+            .with_retry_after(retry_after.map(Duration::from_secs))
     }
 
     #[test]

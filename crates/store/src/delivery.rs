@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use wayhold_model::{DestinationSet, Event, OutcomeKind, Position, StoredEvent, Timestamp};
+use wayhold_model::{
+    DestinationSet, Event, FailureClass, OutcomeKind, Position, StoredEvent, Timestamp,
+};
 
 /// One event on its way in.
 #[derive(Clone, Debug)]
@@ -48,6 +50,8 @@ pub struct AttemptRecord {
     pub at: Timestamp,
     /// How it ended.
     pub outcome: OutcomeKind,
+    /// What was in the way.
+    pub class: FailureClass,
     /// The receiver's own number, where it gave one.
     pub status: Option<i32>,
     /// One sentence for a person.
@@ -76,11 +80,11 @@ pub enum SetAside {
 }
 
 impl SetAside {
-    /// Name of the class on disk and in answers.
-    pub fn class(self) -> &'static str {
+    /// Its class.
+    pub fn class(self) -> FailureClass {
         match self {
-            Self::BacklogLimit => "backlog_limit",
-            Self::Retired => "retired",
+            Self::BacklogLimit => FailureClass::BacklogLimit,
+            Self::Retired => FailureClass::Retired,
         }
     }
 
@@ -95,7 +99,7 @@ impl SetAside {
     pub(crate) fn from_class(class: &str) -> Option<Self> {
         [Self::BacklogLimit, Self::Retired]
             .into_iter()
-            .find(|why| why.class() == class)
+            .find(|why| why.class().name() == class)
     }
 }
 
@@ -108,7 +112,8 @@ pub struct DeadLetter {
     pub event: Arc<StoredEvent>,
     /// The destination that did not get it.
     pub destination: wayhold_model::DestinationId,
-    /// Class of the failure; the last attempt's outcome, or why it was set aside.
+    /// Name of the class of the last attempt's failure, or of why it was set aside. Letters that were
+    /// written before attempts had classes have the last attempt's outcome here.
     pub class: String,
     /// What the receiver answered, where it gave a number.
     pub status: Option<i32>,

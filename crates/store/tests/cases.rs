@@ -40,6 +40,7 @@ fn dead() -> Resolution {
         number: 1,
         at: wayhold_model::Timestamp::EPOCH,
         outcome: wayhold_model::OutcomeKind::Refused,
+        class: wayhold_model::FailureClass::Invalid,
         status: None,
         reason: "no".to_owned(),
     })

@@ -347,6 +347,7 @@ fn given_up() -> Resolution {
         number: 1,
         at: Timestamp::from_micros(1),
         outcome: OutcomeKind::Refused,
+        class: wayhold_model::FailureClass::Invalid,
         status: Some(400),
         reason: "no".to_owned(),
     })

@@ -322,6 +322,7 @@ fn attempt() -> AttemptRecord {
         number: 1,
         at: Timestamp::from_micros(1),
         outcome: OutcomeKind::Refused,
+        class: wayhold_model::FailureClass::Invalid,
         status: Some(410),
         reason: "gone".to_owned(),
     }

@@ -227,7 +227,7 @@ async fn one_letter_is_redriven_from_where_its_event_lies_and_keeps_it_while_it_
     );
     handle.settle_letter(letter.id, Resolution::DeadLettered(refused()));
     let again = store.dead_letters().get(letter.id).unwrap();
-    assert_eq!((again.class.as_str(), again.status), ("refused", Some(400)));
+    assert_eq!((again.class.as_str(), again.status), ("invalid", Some(400)));
     assert_eq!(again.event.event.id(), "0");
     store.dead_letters().redrive(letter.id, "ada").unwrap();
     handle.settle_letter(letter.id, Resolution::Delivered);
@@ -351,6 +351,7 @@ fn refused() -> AttemptRecord {
         number: 1,
         at: wayhold_model::Timestamp::from_micros(7),
         outcome: wayhold_model::OutcomeKind::Refused,
+        class: wayhold_model::FailureClass::Invalid,
         status: Some(400),
         reason: "no".to_owned(),
     }

@@ -331,6 +331,7 @@ fn failure(number: u32) -> AttemptRecord {
         number,
         at: wayhold_model::Timestamp::from_micros(u64::from(number)),
         outcome: wayhold_model::OutcomeKind::Refused,
+        class: wayhold_model::FailureClass::Invalid,
         status: Some(400),
         reason: "no".to_owned(),
     }

@@ -363,6 +363,7 @@ fn attempt(number: u32) -> AttemptRecord {
         number,
         at: Timestamp::from_micros(1),
         outcome: OutcomeKind::Unknown,
+        class: wayhold_model::FailureClass::Timeout,
         status: Some(503),
         reason: "not now".to_owned(),
     }

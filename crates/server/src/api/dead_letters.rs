@@ -7,7 +7,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
-use wayhold_model::DestinationId;
+use wayhold_model::{DestinationId, FailureClass, Fault};
 use wayhold_store::{AttemptRecord, DeadLetter, LetterSelection};
 
 use super::body::Wish;
@@ -37,6 +37,8 @@ struct LetterBody {
     position: String,
     destination: String,
     class: String,
+    /// Who has to do something about it: `receiver` or `ours`; absent where nobody said.
+    fault: Option<&'static str>,
     /// What the receiver answered, where it answered with a number.
     status: Option<i32>,
     reason: String,
@@ -52,6 +54,7 @@ struct AttemptBody {
     number: u32,
     at: String,
     outcome: &'static str,
+    class: &'static str,
     status: Option<i32>,
     reason: String,
 }
@@ -62,6 +65,7 @@ impl From<&AttemptRecord> for AttemptBody {
             number: attempt.number,
             at: attempt.at.to_string(),
             outcome: attempt.outcome.name(),
+            class: attempt.class.name(),
             status: attempt.status,
             reason: attempt.reason.clone(),
         }
@@ -79,6 +83,9 @@ impl LetterBody {
             position: letter.event.position.to_string(),
             destination: destination.map(|record| record.name).unwrap_or_default(),
             class: letter.class.clone(),
+            fault: FailureClass::from_name(&letter.class)
+                .and_then(FailureClass::fault)
+                .map(Fault::name),
             status: letter.status,
             reason: letter.reason.clone(),
             attempts: letter.attempts.iter().map(AttemptBody::from).collect(),

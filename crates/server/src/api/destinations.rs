@@ -58,6 +58,7 @@ struct LastErrorBody {
     failing_since: Option<String>,
     position: String,
     outcome: &'static str,
+    class: &'static str,
     status: Option<i32>,
     reason: String,
 }
@@ -81,6 +82,7 @@ impl DestinationBody {
                 failing_since: error.failing_since.as_ref().map(Timestamp::to_string),
                 position: error.position.to_string(),
                 outcome: error.outcome.name(),
+                class: error.class.name(),
                 status: error.status,
                 reason: error.reason.clone(),
             }),

@@ -108,6 +108,7 @@ impl Sent {
             number,
             at: wall,
             outcome: outcome.kind(),
+            class: failure.class,
             status: failure.status,
             reason: failure.reason.clone(),
         };

@@ -155,7 +155,7 @@ pub(super) const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use wayhold_model::Failure;
+    use wayhold_model::{Failure, FailureClass};
 
     use super::*;
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn unknown() -> Outcome {
-        Outcome::Unknown(Failure::new("no answer"))
+        Outcome::Unknown(Failure::new(FailureClass::Timeout, "no answer"))
     }
 
     fn later(secs: u64) -> Timestamp {
@@ -229,7 +229,9 @@ mod tests {
     #[test]
     fn a_part_that_fails_slows_nothing_down() {
         let mut pace = pace();
-        let of_part = Outcome::NotExecuted(Failure::new("no such topic").of_part());
+        let of_part = Outcome::NotExecuted(
+            Failure::new(FailureClass::MissingTopic, "no such topic").of_part(),
+        );
         for _ in 0..10 {
             assert_eq!(pace.observe(&of_part, NOW, 0), None);
         }
@@ -240,13 +242,19 @@ mod tests {
     fn a_receivers_wish_holds_for_the_whole_destination_and_is_bounded() {
         let mut pace = pace();
         let wait = |secs| Some(Duration::from_secs(secs));
-        let busy = Outcome::NotExecuted(Failure::new("busy").with_retry_after(wait(30)));
+        let busy = Outcome::NotExecuted(
+            Failure::new(FailureClass::Throttled, "busy").with_retry_after(wait(30)),
+        );
         pace.observe(&busy, NOW, 0);
-        let shorter = Outcome::NotExecuted(Failure::new("busy").with_retry_after(wait(5)));
+        let shorter = Outcome::NotExecuted(
+            Failure::new(FailureClass::Throttled, "busy").with_retry_after(wait(5)),
+        );
         pace.observe(&Outcome::Delivered, NOW, 0);
         pace.observe(&shorter, NOW, 0);
         assert_eq!(pace.openings(NOW, 0), Openings::WaitUntil(later(30)));
-        let absurd = Outcome::NotExecuted(Failure::new("busy").with_retry_after(wait(u64::MAX)));
+        let absurd = Outcome::NotExecuted(
+            Failure::new(FailureClass::Throttled, "busy").with_retry_after(wait(u64::MAX)),
+        );
         pace.observe(&absurd, NOW, 0);
         assert_eq!(pace.quiet_until(NOW), Some(NOW.after(RETRY_AFTER_MAX)));
     }

@@ -1,6 +1,6 @@
 //! What a lane says of itself when somebody asks: values only.
 
-use wayhold_model::{DestinationId, OutcomeKind, Position, Timestamp};
+use wayhold_model::{DestinationId, FailureClass, OutcomeKind, Position, Timestamp};
 use wayhold_store::{DestinationRecord, RunState};
 
 /// Most blocked keys that a snapshot names; the rest is a number.
@@ -117,6 +117,8 @@ pub struct LastError {
     pub position: Position,
     /// How it ended.
     pub outcome: OutcomeKind,
+    /// What was in the way.
+    pub class: FailureClass,
     /// The receiver's own number, where it gave one.
     pub status: Option<i32>,
     /// One sentence for a person.

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use wayhold_model::{Failure, Outcome, StoredEvent};
+use wayhold_model::{Failure, FailureClass, Outcome, StoredEvent};
 
 pub use build::{BuildError, build};
 
@@ -113,6 +113,7 @@ impl Drop for Attempt {
         // Nearly always it has ended: then nothing is made up for it.
         if self.done.is_some() {
             self.report(Outcome::Unknown(Failure::new(
+                FailureClass::Interrupted,
                 "the attempt was abandoned before it ended",
             )));
         }

@@ -2,6 +2,7 @@
 //! meaning are in `docs/metrics.md`; a test holds this page against it.
 
 use std::fmt;
+use std::iter;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::prometheus_text;
@@ -106,17 +107,19 @@ fn limits(page: &mut Page<'_>, report: &Report) -> fmt::Result {
 fn attempts(page: &mut Page<'_>, all: &[(Box<str>, Arc<DestinationMetrics>)]) -> fmt::Result {
     page.counter(
         "attempts",
-        "Delivery attempts that ended, by outcome",
+        "Delivery attempts that ended, by outcome and class of failure",
         all.iter().flat_map(|(name, metrics)| {
-            OUTCOMES.map(|outcome| {
-                let class = outcome.name();
-                let labels = [
+            let labels = |outcome: OutcomeKind, class| {
+                [
                     ("destination", &**name),
                     ("outcome", outcome.name()),
                     ("class", class),
-                ];
-                (labels, metrics.attempts(outcome).get())
-            })
+                ]
+            };
+            let delivered = labels(OutcomeKind::Delivered, "none");
+            let failed = metrics.failures().into_iter();
+            let failed = failed.map(move |(outcome, class, n)| (labels(outcome, class.name()), n));
+            iter::once((delivered, metrics.delivered.get())).chain(failed)
         }),
     )?;
     page.counter(
@@ -312,13 +315,6 @@ fn process(page: &mut Page<'_>, metrics: &Metrics, report: &Report) -> fmt::Resu
 
 const MICROS_PER_SECOND: f64 = 1e6;
 
-const OUTCOMES: [OutcomeKind; 4] = [
-    OutcomeKind::Delivered,
-    OutcomeKind::Refused,
-    OutcomeKind::NotExecuted,
-    OutcomeKind::Unknown,
-];
-
 /// The label set of what belongs to one destination.
 fn of(destination: &str) -> [(&'static str, &str); 1] {
     [("destination", destination)]
@@ -421,6 +417,7 @@ impl Page<'_> {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
+    use wayhold_model::FailureClass;
     use wayhold_store::LaneTotals;
 
     use super::super::report::tests::report;
@@ -429,10 +426,10 @@ mod tests {
     fn page() -> String {
         let metrics = Arc::new(Metrics::default());
         metrics.events_accepted.inc_by(3);
-        metrics
-            .destination("orders")
-            .attempts(OutcomeKind::Delivered)
-            .inc();
+        let orders = metrics.destination("orders");
+        orders.delivered.inc();
+        let (refused, gone) = (OutcomeKind::Refused, FailureClass::Gone);
+        orders.failed(refused, gone).inc();
         let totals = LaneTotals {
             accepted: 3,
             delivered: 1,
@@ -449,8 +446,9 @@ mod tests {
         for line in [
             "wayhold_events_accepted_total 3",
             r#"wayhold_pending_deliveries{destination="orders"} 1"#,
-            r#"wayhold_dead_letters{destination="orders",class="refused"} 1"#,
-            r#"wayhold_attempts_total{destination="orders",outcome="delivered",class="delivered"} 1"#,
+            r#"wayhold_dead_letters{destination="orders",class="invalid"} 1"#,
+            r#"wayhold_attempts_total{destination="orders",outcome="delivered",class="none"} 1"#,
+            r#"wayhold_attempts_total{destination="orders",outcome="refused",class="gone"} 1"#,
             r#"wayhold_destination_state{destination="orders",state="running"} 1"#,
             r#"wayhold_destination_state{destination="orders",state="paused"} 0"#,
             "# TYPE wayhold_sync_duration_seconds histogram",

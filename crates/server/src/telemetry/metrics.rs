@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::metrics::counter::Counter;
-use wayhold_model::OutcomeKind;
+use wayhold_model::{FailureClass, OutcomeKind};
 
 use super::histogram::{Histogram, LONG_BOUNDS, SHORT_BOUNDS};
 
@@ -109,7 +109,10 @@ pub struct DestinationMetrics {
     /// Attempts that followed an unknown outcome within this run: what the destination may have seen
     /// twice.
     pub repeats: Counter,
-    attempts: [Counter; 4],
+    /// Attempts that delivered.
+    pub delivered: Counter,
+    // By outcome and class; made when the first of them ends, and failures have time for a lock.
+    failed: Mutex<BTreeMap<(OutcomeKind, FailureClass), Counter>>,
 }
 
 impl Default for DestinationMetrics {
@@ -118,21 +121,25 @@ impl Default for DestinationMetrics {
             attempt_duration: Histogram::new(SHORT_BOUNDS),
             delivery_latency: Histogram::new(LONG_BOUNDS),
             repeats: Counter::default(),
-            attempts: std::array::from_fn(|_| Counter::default()),
+            delivered: Counter::default(),
+            failed: Mutex::default(),
         }
     }
 }
 
 impl DestinationMetrics {
-    /// Attempts that ended with this outcome.
-    pub fn attempts(&self, outcome: OutcomeKind) -> &Counter {
-        let [delivered, refused, not_executed, unknown] = &self.attempts;
-        match outcome {
-            OutcomeKind::Delivered => delivered,
-            OutcomeKind::Refused => refused,
-            OutcomeKind::NotExecuted => not_executed,
-            OutcomeKind::Unknown => unknown,
-        }
+    /// Attempts that failed with this outcome for this class of reasons.
+    pub fn failed(&self, outcome: OutcomeKind, class: FailureClass) -> Counter {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.entry((outcome, class)).or_default().clone()
+    }
+
+    /// All failures that were ever counted, by outcome and class.
+    pub fn failures(&self) -> Vec<(OutcomeKind, FailureClass, u64)> {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = failed.iter();
+        each.map(|((outcome, class), counter)| (*outcome, *class, counter.get()))
+            .collect()
     }
 }
 
@@ -221,14 +228,11 @@ mod tests {
         let metrics = Metrics::default();
         metrics
             .destination("orders")
-            .attempts(OutcomeKind::Unknown)
+            .failed(OutcomeKind::Unknown, FailureClass::Timeout)
             .inc();
         assert_eq!(
-            metrics
-                .destination("orders")
-                .attempts(OutcomeKind::Unknown)
-                .get(),
-            1
+            metrics.destination("orders").failures(),
+            [(OutcomeKind::Unknown, FailureClass::Timeout, 1)]
         );
         assert_eq!(metrics.destinations().len(), 1);
     }

@@ -196,7 +196,7 @@ pub(crate) mod tests {
                     kind: Some("null"),
                     by: None,
                     accounting: Accounting::take(|| *totals),
-                    dead_letters: vec![("refused".to_owned(), totals.dead)],
+                    dead_letters: vec![("invalid".to_owned(), totals.dead)],
                     lane: lane(name, LaneState::Running),
                 })
                 .collect(),

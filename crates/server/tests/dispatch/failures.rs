@@ -7,7 +7,7 @@ use std::time::Duration;
 use wayhold::config::{DeliveryPolicy, OnDeadLetter};
 use wayhold::dispatch::LaneState;
 use wayhold::redelivery::RedeliveryError;
-use wayhold_model::{Failure, Outcome};
+use wayhold_model::{Failure, FailureClass, Outcome};
 use wayhold_store::LetterError;
 
 use crate::destination::{Answer, Scripted, number_of};
@@ -21,10 +21,13 @@ async fn a_refusal_is_dead_at_once_and_a_redrive_goes_before_unsent_ones() {
     let open = Arc::clone(&gate);
     let sink = Scripted::new(
         move |attempt, _| match (number_of(attempt), attempt.number) {
-            (1, 1) => Answer::Ends(Outcome::Refused(Failure::new("too large").with_status(413))),
-            (2, _) if !open.load(Relaxed) => {
-                Answer::Ends(Outcome::Unknown(Failure::new("the gate is shut")))
-            }
+            (1, 1) => Answer::Ends(Outcome::Refused(
+                Failure::new(FailureClass::TooLarge, "too large").with_status(413),
+            )),
+            (2, _) if !open.load(Relaxed) => Answer::Ends(Outcome::Unknown(Failure::new(
+                FailureClass::Unavailable,
+                "the gate is shut",
+            ))),
             _ => Answer::Ends(Outcome::Delivered),
         },
     );
@@ -44,7 +47,7 @@ async fn a_refusal_is_dead_at_once_and_a_redrive_goes_before_unsent_ones() {
     );
     assert_eq!(
         (letter.class.as_str(), letter.reason.as_str()),
-        ("refused", "too large")
+        ("too_large", "too large")
     );
 
     // 2 blocks, 3 waits; the redriven 1 goes before 3.
@@ -73,7 +76,7 @@ async fn a_refusal_is_dead_at_once_and_a_redrive_goes_before_unsent_ones() {
 async fn of_many_redrives_at_once_one_is_under_way() {
     let folder = tempfile::tempdir().unwrap();
     let sink = Scripted::new(|attempt, _| match attempt.number {
-        1 => Answer::Ends(Outcome::Refused(Failure::new("no"))),
+        1 => Answer::Ends(Outcome::Refused(Failure::new(FailureClass::Invalid, "no"))),
         _ => Answer::Never,
     });
     let server = Server::start(folder.path(), vec![("a", policy(), Arc::clone(&sink))]).await;
@@ -112,7 +115,7 @@ async fn a_held_key_waits_until_its_letter_is_discarded_also_over_a_restart() {
     };
     let refuse_first = || {
         Scripted::new(|attempt, _| match number_of(attempt) {
-            1 => Answer::Ends(Outcome::Refused(Failure::new("no"))),
+            1 => Answer::Ends(Outcome::Refused(Failure::new(FailureClass::Invalid, "no"))),
             _ => Answer::Ends(Outcome::Delivered),
         })
     };
@@ -163,7 +166,7 @@ async fn attempts_are_counted_up_to_their_limit_and_kept_with_the_letter() {
     let folder = tempfile::tempdir().unwrap();
     let sink = Scripted::new(|_, _| {
         Answer::Ends(Outcome::NotExecuted(
-            Failure::new("try later").with_status(503),
+            Failure::new(FailureClass::Unavailable, "try later").with_status(503),
         ))
     });
     let mut policy = policy();
@@ -190,7 +193,7 @@ async fn attempts_are_counted_up_to_their_limit_and_kept_with_the_letter() {
         .map(|attempt| attempt.number)
         .collect();
     assert_eq!(numbers, [1, 2, 3]);
-    assert_eq!(letter.class, "not_executed");
+    assert_eq!(letter.class, "unavailable");
 
     // A redrive gets the whole policy anew.
     server.letters().redrive(letter.id, "ada").await.unwrap();
@@ -215,7 +218,10 @@ async fn an_outage_opens_the_breaker_and_recovery_starts_with_one_probe() {
         Answer::Ends(if is_up.load(Relaxed) {
             Outcome::Delivered
         } else {
-            Outcome::NotExecuted(Failure::new("connection refused"))
+            Outcome::NotExecuted(Failure::new(
+                FailureClass::Unavailable,
+                "connection refused",
+            ))
         })
     });
     let mut policy = policy();
@@ -259,11 +265,17 @@ async fn a_clock_that_jumps_back_stalls_no_retry() {
     let sink = Scripted::new(move |attempt, _| match attempt.number {
         1 => {
             shift.back.store(2 * 3_600 * 1_000_000, Relaxed);
-            Answer::Ends(Outcome::NotExecuted(Failure::new("not yet")))
+            Answer::Ends(Outcome::NotExecuted(Failure::new(
+                FailureClass::Unavailable,
+                "not yet",
+            )))
         }
         2 => {
             shift.back.store(0, Relaxed);
-            Answer::Ends(Outcome::NotExecuted(Failure::new("not yet")))
+            Answer::Ends(Outcome::NotExecuted(Failure::new(
+                FailureClass::Unavailable,
+                "not yet",
+            )))
         }
         _ => Answer::Ends(Outcome::Delivered),
     });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wayhold::clock::Entropy;
 use wayhold::config::{DeliveryPolicy, OnFailure};
-use wayhold_model::{Failure, Outcome};
+use wayhold_model::{Failure, FailureClass, Outcome};
 
 use crate::destination::{Answer, Scripted};
 use crate::hand::Seeded;
@@ -21,7 +21,7 @@ async fn everything_accepted_arrives_in_order_per_key_through_failures() {
         let random = Seeded::new(1);
         let sink = Scripted::new(move |_, _| {
             let wait = Duration::from_micros(random.next() % 2_000);
-            let failure = || Failure::new("by chance");
+            let failure = || Failure::new(FailureClass::Unavailable, "by chance");
             match random.next() % 10 {
                 0 => Answer::EndsAfter(wait, Outcome::NotExecuted(failure())),
                 1 => Answer::EndsAfter(wait, Outcome::Unknown(failure())),
@@ -61,7 +61,7 @@ async fn a_key_that_outgrows_memory_delays_no_other_and_comes_whole_and_in_order
     let sink = Scripted::new(move |attempt, _| {
         let blocked = attempt.event.event.key() == Some("hot") && !gate.load(Relaxed);
         Answer::Ends(if blocked {
-            Outcome::Unknown(Failure::new("the gate is shut"))
+            Outcome::Unknown(Failure::new(FailureClass::Unavailable, "the gate is shut"))
         } else {
             Outcome::Delivered
         })
@@ -105,7 +105,12 @@ async fn a_key_that_outgrows_memory_delays_no_other_and_comes_whole_and_in_order
 async fn a_dead_destination_does_not_delay_another() {
     let folder = tempfile::tempdir().unwrap();
     let dead = Scripted::new(|_, _| Answer::Never);
-    let down = Scripted::new(|_, _| Answer::Ends(Outcome::NotExecuted(Failure::new("refused"))));
+    let down = Scripted::new(|_, _| {
+        Answer::Ends(Outcome::NotExecuted(Failure::new(
+            FailureClass::Unavailable,
+            "refused",
+        )))
+    });
     let well = Scripted::delivering();
     let lanes = vec![
         ("dead", policy(), Arc::clone(&dead)),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayhold_model::{DestinationId, Failure, Outcome};
+use wayhold_model::{DestinationId, Failure, FailureClass, Outcome};
 use wayhold_store::{LetterSelection, PendingFate};
 
 use crate::destination::{Answer, Scripted, number_of};
@@ -27,7 +27,7 @@ async fn what_is_redriven_goes_before_whatever_of_its_key_was_not_sent_yet() {
             return Answer::Never;
         }
         let outcome = match number.is_multiple_of(7) && failed.insert(number) {
-            true => Outcome::NotExecuted(Failure::new("not now")),
+            true => Outcome::NotExecuted(Failure::new(FailureClass::Unavailable, "not now")),
             false => Outcome::Delivered,
         };
         Answer::EndsAfter(Duration::from_millis(1), outcome)

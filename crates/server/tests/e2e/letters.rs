@@ -37,7 +37,7 @@ fn a_refused_event_is_kept_with_its_reason_until_an_operator_decides() {
     let first = &page["items"][0];
     assert_eq!(
         (&first["destination"], &first["class"]),
-        (&json!("wms"), &json!("refused"))
+        (&json!("wms"), &json!("invalid"))
     );
     assert_eq!(
         (&first["status"], &first["attempts"][0]["number"]),

@@ -1,7 +1,7 @@
 //! Attempts as they lie in the file: a JSON array, oldest first, with the newest kept.
 
 use serde::{Deserialize, Serialize};
-use wayhold_model::{OutcomeKind, Timestamp};
+use wayhold_model::{FailureClass, OutcomeKind, Timestamp};
 
 use crate::delivery::{ATTEMPTS_KEPT_MAX, AttemptRecord};
 
@@ -10,6 +10,9 @@ struct Row {
     number: u32,
     at: u64,
     outcome: String,
+    /// Absent in files of before attempts had classes.
+    #[serde(default)]
+    class: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     status: Option<i32>,
     reason: String,
@@ -25,6 +28,7 @@ pub(super) fn to_text(attempts: &[AttemptRecord]) -> String {
             number: attempt.number,
             at: attempt.at.as_micros(),
             outcome: attempt.outcome.name().to_owned(),
+            class: attempt.class.name().to_owned(),
             status: attempt.status,
             reason: attempt.reason.clone(),
         })
@@ -41,6 +45,7 @@ pub(super) fn from_text(text: &str) -> Vec<AttemptRecord> {
             number: row.number,
             at: Timestamp::from_micros(row.at),
             outcome: OutcomeKind::from_name(&row.outcome).unwrap_or(OutcomeKind::Unknown),
+            class: FailureClass::from_name(&row.class).unwrap_or(FailureClass::Unclassified),
             status: row.status,
             reason: row.reason,
         })
@@ -58,11 +63,23 @@ mod tests {
                 number,
                 at: Timestamp::from_micros(u64::from(number)),
                 outcome: OutcomeKind::NotExecuted,
+                class: FailureClass::Connect,
                 status: (number % 2 == 0).then_some(503),
                 reason: "no \"answer\"".to_owned(),
             })
             .collect();
         assert_eq!(from_text(&to_text(&attempts)), attempts[5..]);
         assert_eq!(from_text("damaged"), []);
+    }
+
+    #[test]
+    fn an_attempt_of_before_there_were_classes_reads_as_unclassified() {
+        let text = r#"[{"number":2,"at":7,"outcome":"refused","status":400,"reason":"no"}]"#;
+        let [attempt] = &from_text(text)[..] else {
+            panic!("expected one attempt");
+        };
+        let told = (attempt.outcome, attempt.class, attempt.status);
+        let expected = (OutcomeKind::Refused, FailureClass::Unclassified, Some(400));
+        assert_eq!(told, expected);
     }
 }

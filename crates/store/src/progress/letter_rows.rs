@@ -5,7 +5,8 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use wayhold_model::event::EventParts;
 use wayhold_model::{
-    DestinationId, DestinationSet, Event, LaneId, Position, Sequence, StoredEvent, Timestamp, hash,
+    DestinationId, DestinationSet, Event, FailureClass, LaneId, Position, Sequence, StoredEvent,
+    Timestamp, hash,
 };
 
 use crate::delivery::{AttemptRecord, DeadLetter, SetAside};
@@ -133,7 +134,7 @@ pub(super) fn insert(
     let (copy, class, referred, given_up_at) = match &letter.content {
         Content::Copy(stored) => (Copy::of(stored), class_of(history), false, Timestamp::EPOCH),
         Content::Reference { sequence, why, at } => {
-            (Copy::absent(*sequence, *at), why.class(), true, *at)
+            (Copy::absent(*sequence, *at), why.class().name(), true, *at)
         }
     };
     let accepted_at = if referred { 0 } else { copy.accepted_at };
@@ -213,9 +214,12 @@ pub(super) fn timestamp(micros: i64) -> Timestamp {
     Timestamp::from_micros(micros.cast_unsigned())
 }
 
-/// Until classes come with delivery, the class of a letter is the outcome of its last attempt.
+/// The class of a letter is that of its last attempt.
 fn class_of(history: &[AttemptRecord]) -> &'static str {
-    history.last().map_or("unknown", |last| last.outcome.name())
+    history
+        .last()
+        .map_or(FailureClass::Unclassified, |last| last.class)
+        .name()
 }
 
 /// The copy of an event within a letter, as far as its checksum covers it.

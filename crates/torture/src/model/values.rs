@@ -62,6 +62,7 @@ pub(super) fn attempt(number: u32) -> AttemptRecord {
         number,
         at: Timestamp::from_micros(1),
         outcome: OutcomeKind::Refused,
+        class: wayhold_model::FailureClass::Invalid,
         status: Some(400),
         reason: "refused by the model".to_owned(),
     }

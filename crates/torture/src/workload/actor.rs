@@ -310,6 +310,7 @@ impl<'a> Actor<'a> {
             number,
             at: self.clock.now(),
             outcome: OutcomeKind::Refused,
+            class: wayhold_model::FailureClass::Invalid,
             status: Some(400),
             reason: "it does not want this".to_owned(),
         }

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
-use wayhold_model::{Outcome, OutcomeKind, Timestamp};
+use wayhold_model::{Outcome, Timestamp};
 use wayhold_store::{AttemptRecord, Resolution};
 
 use super::LaneTask;
@@ -37,9 +37,7 @@ impl LaneTask {
         wayhold_store::failpoint!("lane.outcomes-taken");
         if !self.delivered.is_empty() {
             self.handle.settle_delivered(&self.delivered);
-            self.metrics
-                .attempts(OutcomeKind::Delivered)
-                .inc_by(self.delivered.len() as u64);
+            self.metrics.delivered.inc_by(self.delivered.len() as u64);
             self.delivered.clear();
             if let Some(last) = &mut self.last_error {
                 last.failing_since = None;
@@ -79,13 +77,14 @@ impl LaneTask {
                     true => moment.now,
                     false => at,
                 };
-                self.metrics.attempts(record.outcome).inc();
+                self.metrics.failed(record.outcome, record.class).inc();
                 self.note_error(sent, &record);
                 debug!(
                     destination = self.record.name,
                     %position,
                     attempt = record.number,
                     outcome = record.outcome.name(),
+                    class = record.class.name(),
                     reason = record.reason,
                     "attempt failed"
                 );
@@ -96,13 +95,14 @@ impl LaneTask {
                 self.order.failed(event, sent.history, after, at);
             }
             Settled::Dead(record) => {
-                self.metrics.attempts(record.outcome).inc();
+                self.metrics.failed(record.outcome, record.class).inc();
                 self.note_error(sent, &record);
                 warn!(
                     destination = self.record.name,
                     %position,
                     attempt = record.number,
                     outcome = record.outcome.name(),
+                    class = record.class.name(),
                     status = record.status,
                     reason = record.reason,
                     "delivery given up as a dead letter"
@@ -122,7 +122,7 @@ impl LaneTask {
         self.unsynced += 1;
         match sent.history.letter {
             Some(redrive) => {
-                self.metrics.attempts(OutcomeKind::Delivered).inc();
+                self.metrics.delivered.inc();
                 self.handle
                     .settle_letter(redrive.letter, Resolution::Delivered);
             }
@@ -159,6 +159,7 @@ impl LaneTask {
             failing_since: Some(failing_since.unwrap_or(record.at)),
             position: sent.event.position,
             outcome: record.outcome,
+            class: record.class,
             status: record.status,
             reason: record.reason.clone(),
         });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use tracing::{error, warn};
-use wayhold_model::{OutcomeKind, Timestamp};
+use wayhold_model::{FailureClass, OutcomeKind, Timestamp};
 use wayhold_store::{AttemptRecord, Delivery, Resolution, RunState};
 
 use super::errand::{Chosen, Done, Purpose, caught};
@@ -256,6 +256,7 @@ impl LaneTask {
             number: attempts,
             at: self.clock.now(),
             outcome: OutcomeKind::Unknown,
+            class: FailureClass::Interrupted,
             status: None,
             reason: "the server stopped before the outcome was known".to_owned(),
         };

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use wayhold_model::{Failure, Outcome};
+use wayhold_model::{Failure, FailureClass, Outcome};
 
 use super::config::FileConfig;
 use super::lines::{AppendError, Lines};
@@ -70,6 +70,7 @@ impl Sink for FileSink {
         };
         for attempt in refused {
             attempt.finish(Outcome::NotExecuted(Failure::new(
+                FailureClass::Interrupted,
                 "the file takes no more lines",
             )));
         }
@@ -88,8 +89,14 @@ impl Sink for FileSink {
             });
             match opened.await {
                 Ok(Ok(())) => Ok(format!("{} can be written", self.config.path.display())),
-                Ok(Err(error)) => Err(Failure::new(format!("file cannot be opened: {error}"))),
-                Err(_) => Err(Failure::new("the check was cut off")),
+                Ok(Err(error)) => Err(Failure::new(
+                    FailureClass::Io,
+                    format!("file cannot be opened: {error}"),
+                )),
+                Err(_) => Err(Failure::new(
+                    FailureClass::Interrupted,
+                    "the check was cut off",
+                )),
             }
         })
     }
@@ -143,11 +150,13 @@ fn write_until_closed(mut lines: Lines, submissions: &Receiver<Vec<Attempt>>) {
 fn outcome_of(appended: Result<(), AppendError>) -> Outcome {
     match appended {
         Ok(()) => Outcome::Delivered,
-        Err(AppendError::NotWritten(error)) => {
-            Outcome::NotExecuted(Failure::new(format!("file not written: {error}")))
-        }
-        Err(AppendError::Doubtful(error)) => {
-            Outcome::Unknown(Failure::new(format!("file perhaps written: {error}")))
-        }
+        Err(AppendError::NotWritten(error)) => Outcome::NotExecuted(Failure::new(
+            FailureClass::Io,
+            format!("file not written: {error}"),
+        )),
+        Err(AppendError::Doubtful(error)) => Outcome::Unknown(Failure::new(
+            FailureClass::Io,
+            format!("file perhaps written: {error}"),
+        )),
     }
 }

@@ -1,7 +1,7 @@
 //! What a delivery report, or the lack of one, means for the event.
 
 use rdkafka::error::RDKafkaErrorCode as Code;
-use wayhold_model::{Failure, Outcome, OutcomeKind};
+use wayhold_model::{Failure, FailureClass, Outcome, OutcomeKind};
 
 /// What is known of a record when its report comes.
 #[derive(Clone, Copy, Debug)]
@@ -23,24 +23,26 @@ pub(super) fn outcome_of_error(code: Code, reported: Reported<'_>) -> Outcome {
         alone,
         one_of_several,
     } = reported;
-    let said = |words: String| Failure::new(words).with_status(code as i32);
+    let said = |class, words: String| Failure::new(class, words).with_status(code as i32);
     if is_too_large(code) {
         return if alone {
-            Outcome::Refused(said(format!(
-                "record too large: {size} bytes are more than topic {topic} takes"
-            )))
+            Outcome::Refused(said(
+                FailureClass::TooLarge,
+                format!("record too large: {size} bytes are more than topic {topic} takes"),
+            ))
         } else {
             let words = format!(
                 "batch too large for topic {topic}; this record of {size} bytes goes alone next time"
             );
-            Outcome::NotExecuted(said(words).of_part())
+            Outcome::NotExecuted(said(FailureClass::BatchTooLarge, words).of_part())
         };
     }
-    let mut failure = said(format!("topic {topic}: {code}"));
+    let (kind, class) = meaning_of(code);
+    let mut failure = said(class, format!("topic {topic}: {code}"));
     if one_of_several && is_of_topic(code) {
         failure = failure.of_part();
     }
-    match kind_of(code) {
+    match kind {
         OutcomeKind::Delivered => Outcome::Delivered,
         OutcomeKind::Refused => Outcome::Refused(failure),
         OutcomeKind::NotExecuted => Outcome::NotExecuted(failure),
@@ -65,41 +67,59 @@ fn is_of_topic(code: Code) -> bool {
     )
 }
 
-/// What a code says of one record. Only what the broker itself decided before it wrote anything is
-/// "not executed"; a record that was purged may have been sent before it came back to the queue.
-fn kind_of(code: Code) -> OutcomeKind {
+/// What a code says of one record; the class of a success is not used. Only what the broker itself decided
+/// before it wrote anything is "not executed"; a record that was purged may have been sent before it came
+/// back to the queue.
+pub(crate) fn meaning_of(code: Code) -> (OutcomeKind, FailureClass) {
+    use FailureClass as Class;
+    use OutcomeKind::{Delivered, NotExecuted, Refused, Unknown};
     match code {
         // It has it already, from an earlier try of the client's.
-        Code::DuplicateSequenceNumber => OutcomeKind::Delivered,
+        Code::DuplicateSequenceNumber => (Delivered, Class::Unclassified),
         // The record itself is at fault and always will be.
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => (Refused, Class::TooLarge),
         Code::InvalidTopic
         | Code::InvalidTimestamp
         | Code::UnsupportedForMessageFormat
         | Code::PolicyViolation
         | Code::UnsupportedCompressionType
-        | Code::InvalidRecord => OutcomeKind::Refused,
-        // Somebody has to create a topic, grant a right or repair a cluster.
+        | Code::InvalidRecord => (Refused, Class::Invalid),
+        // Somebody has to create a topic, grant a right or mend a certificate.
         Code::UnknownTopicOrPartition
         | Code::UnknownTopic
         | Code::UnknownPartition
-        | Code::UnknownTopicId
-        | Code::TopicAuthorizationFailed
+        | Code::UnknownTopicId => (NotExecuted, Class::MissingTopic),
+        Code::TopicAuthorizationFailed
         | Code::ClusterAuthorizationFailed
         | Code::TransactionalIdAuthorizationFailed
         | Code::SaslAuthenticationFailed
-        | Code::Authentication
-        | Code::SSL
-        | Code::Resolve
-        | Code::AllBrokersDown
-        | Code::InvalidMessage
+        | Code::UnsupportedSASLMechanism
+        | Code::IllegalSASLState
+        | Code::Authentication => (NotExecuted, Class::Auth),
+        Code::SSL => (NotExecuted, Class::Certificate),
+        Code::Resolve => (NotExecuted, Class::Dns),
+        Code::AllBrokersDown => (NotExecuted, Class::Connect),
+        Code::ThrottlingQuotaExceeded | Code::QueueFull => (NotExecuted, Class::Throttled),
+        Code::InvalidMessage
         | Code::LeaderNotAvailable
         | Code::NotLeaderForPartition
         | Code::NotController
         | Code::NotEnoughReplicas
-        | Code::FencedLeaderEpoch
-        | Code::ThrottlingQuotaExceeded
-        | Code::QueueFull => OutcomeKind::NotExecuted,
-        _ => OutcomeKind::Unknown,
+        | Code::FencedLeaderEpoch => (NotExecuted, Class::Unavailable),
+        Code::RequestTimedOut
+        | Code::OperationTimedOut
+        | Code::MessageTimedOut
+        | Code::TimedOutQueue => (Unknown, Class::Timeout),
+        Code::BrokerTransportFailure | Code::NetworkException => (Unknown, Class::ConnectionLost),
+        Code::PurgeQueue | Code::PurgeInflight => (Unknown, Class::Interrupted),
+        Code::OutOfOrderSequenceNumber
+        | Code::InvalidProducerEpoch
+        | Code::UnknownProducerId
+        | Code::ProducerFenced
+        | Code::Fatal
+        | Code::Fenced
+        | Code::GaplessGuarantee => (Unknown, Class::FatalProducer),
+        _ => (Unknown, Class::Unavailable),
     }
 }
 
@@ -114,27 +134,47 @@ mod tests {
         one_of_several: false,
     };
 
+    /// The whole table: every code that a producer can meet, by its number.
     #[test]
-    fn each_code_has_its_outcome() {
-        for (code, expected) in [
-            (Code::DuplicateSequenceNumber, OutcomeKind::Delivered),
-            (Code::InvalidRecord, OutcomeKind::Refused),
-            (Code::UnknownTopicOrPartition, OutcomeKind::NotExecuted),
-            (Code::UnknownTopic, OutcomeKind::NotExecuted),
-            (Code::TopicAuthorizationFailed, OutcomeKind::NotExecuted),
-            (Code::NotEnoughReplicas, OutcomeKind::NotExecuted),
-            (Code::NotEnoughReplicasAfterAppend, OutcomeKind::Unknown),
-            (Code::RequestTimedOut, OutcomeKind::Unknown),
-            (Code::MessageTimedOut, OutcomeKind::Unknown),
-            (Code::PurgeInflight, OutcomeKind::Unknown),
-            (Code::PurgeQueue, OutcomeKind::Unknown),
-            (Code::BrokerTransportFailure, OutcomeKind::Unknown),
-            (Code::OutOfOrderSequenceNumber, OutcomeKind::Unknown),
-            (Code::Fatal, OutcomeKind::Unknown),
-            (Code::Unknown, OutcomeKind::Unknown),
+    fn each_code_has_its_outcome_and_class() {
+        use FailureClass as Class;
+        use OutcomeKind::{Delivered, NotExecuted, Refused, Unknown};
+        for (codes, kind, class) in [
+            (&[46][..], Delivered, Class::Unclassified),
+            (&[17, 32, 43, 44, 76, 87], Refused, Class::Invalid),
+            (&[3, -188, -190], NotExecuted, Class::MissingTopic),
+            (&[29, 31, 33, 34, 53, 58, -169], NotExecuted, Class::Auth),
+            (&[-181], NotExecuted, Class::Certificate),
+            (&[-193], NotExecuted, Class::Dns),
+            (&[-187], NotExecuted, Class::Connect),
+            (&[89, -184], NotExecuted, Class::Throttled),
+            (&[2, 5, 6, 19, 41, 74], NotExecuted, Class::Unavailable),
+            // Written on the leader, and perhaps nowhere else; or nobody knows.
+            (&[20, 14, 15, 16, 51, 56, -1], Unknown, Class::Unavailable),
+            (&[7, -185, -192, -166], Unknown, Class::Timeout),
+            (&[13, -195], Unknown, Class::ConnectionLost),
+            (&[-151, -152], Unknown, Class::Interrupted),
+            (
+                &[45, 47, 59, 90, -150, -144, -148],
+                Unknown,
+                Class::FatalProducer,
+            ),
         ] {
-            assert_eq!(outcome_of_error(code, BATCHED).kind(), expected, "{code:?}");
+            for &number in codes {
+                let code = code_of(number);
+                let outcome = outcome_of_error(code, BATCHED);
+                assert_eq!(outcome.kind(), kind, "{code:?}");
+                if let Some(failure) = outcome.failure() {
+                    assert_eq!(failure.class, class, "{code:?}");
+                    assert_eq!(failure.status, Some(number));
+                }
+            }
         }
+    }
+
+    fn code_of(number: i32) -> Code {
+        let raw = rdkafka::types::RDKafkaRespErr::try_from(number);
+        raw.unwrap_or_else(|_| panic!("{number} is no code")).into()
     }
 
     #[test]
@@ -159,12 +199,15 @@ mod tests {
     fn too_large_is_the_records_own_fault_only_when_it_was_alone() {
         let batched = outcome_of_error(Code::MessageSizeTooLarge, BATCHED);
         assert_eq!(batched.kind(), OutcomeKind::NotExecuted);
+        let class = |outcome: &Outcome| outcome.failure().unwrap().class;
+        assert_eq!(class(&batched), FailureClass::BatchTooLarge);
         let alone = Reported {
             alone: true,
             ..BATCHED
         };
         let refused = outcome_of_error(Code::MessageSizeTooLarge, alone);
         assert_eq!(refused.kind(), OutcomeKind::Refused);
+        assert_eq!(class(&refused), FailureClass::TooLarge);
         let failure = refused.failure().unwrap();
         assert!(
             failure.reason.contains("204800 bytes"),

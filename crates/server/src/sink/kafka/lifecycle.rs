@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::producer::{Producer as _, PurgeConfig};
-use wayhold_model::{Failure, Outcome};
+use wayhold_model::{Failure, FailureClass, Outcome};
 
 use super::client::{Client, make_client, words_of};
 use super::sink::Shared;
@@ -110,6 +110,11 @@ fn close(shared: &Shared, client: &Client, end: &End) {
         End::Overdue => "no broker confirmed it in time".to_owned(),
         End::Fatal(reason) => format!("the client failed: {reason}"),
     };
+    let class = match end {
+        End::Stop => FailureClass::Interrupted,
+        End::Overdue => FailureClass::Timeout,
+        End::Fatal(_) => FailureClass::FatalProducer,
+    };
     match end {
         End::Stop => {
             let grace = shared.lock().stop_grace;
@@ -127,7 +132,7 @@ fn close(shared: &Shared, client: &Client, end: &End) {
     for flight in left {
         flight
             .attempt
-            .finish(Outcome::Unknown(Failure::new(&reason)));
+            .finish(Outcome::Unknown(Failure::new(class, &reason)));
     }
 }
 
@@ -141,13 +146,16 @@ fn take_reports(shared: &Shared, client: &Client, patience: Duration) {
 
 fn give_all_back(shared: &Shared, reason: &str) {
     let waiting = shared.lock().window.drain_waiting();
-    finish_not_executed(waiting, &Failure::new(reason));
+    finish_not_executed(waiting, &Failure::new(FailureClass::Connect, reason));
 }
 
 /// Gives back what has waited too long; while brokers answer, that is the trouble of its topic alone.
 fn give_overdue_back(shared: &Shared, brokers_answer: bool) {
     let waiting = shared.lock().window.give_back(Instant::now());
-    let mut failure = Failure::new("the topic did not get its turn: brokers are slow or away");
+    let mut failure = Failure::new(
+        FailureClass::Unavailable,
+        "the topic did not get its turn: brokers are slow or away",
+    );
     if brokers_answer && shared.config.has_several_topics() {
         failure = failure.of_part();
     }

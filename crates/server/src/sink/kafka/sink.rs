@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tokio::sync::oneshot;
-use wayhold_model::{Failure, Outcome};
+use wayhold_model::{Failure, FailureClass, Outcome};
 
 use super::classify::{Reported, is_too_large, outcome_of_error};
 use super::client::{Client, client_config, make_client, message_bytes_max, words_of};
@@ -118,6 +118,7 @@ impl Sink for KafkaSink {
         if self.shared.is_stopping() {
             for attempt in attempts.drain(..) {
                 attempt.finish(Outcome::NotExecuted(Failure::new(
+                    FailureClass::Interrupted,
                     "the destination is stopping",
                 )));
             }
@@ -127,7 +128,10 @@ impl Sink for KafkaSink {
             let event = Arc::clone(&attempt.event);
             match topic_of(&self.shared.config.topic, &event.event) {
                 Err(no_topic) => {
-                    attempt.finish(Outcome::Refused(Failure::new(no_topic.to_string())));
+                    attempt.finish(Outcome::Refused(Failure::new(
+                        FailureClass::Mapping,
+                        no_topic.to_string(),
+                    )));
                 }
                 Ok(topic) => {
                     let topic = state.window.enter(attempt, &topic, now);
@@ -142,7 +146,12 @@ impl Sink for KafkaSink {
         Box::pin(async move {
             tokio::task::spawn_blocking(move || probe(&config))
                 .await
-                .unwrap_or_else(|_| Err(Failure::new("the check was cut off")))
+                .unwrap_or_else(|_| {
+                    Err(Failure::new(
+                        FailureClass::Interrupted,
+                        "the check was cut off",
+                    ))
+                })
         })
     }
 
@@ -168,7 +177,10 @@ impl Sink for KafkaSink {
                 left
             };
             for flight in left {
-                let failure = Failure::new("stopped before a broker confirmed it");
+                let failure = Failure::new(
+                    FailureClass::Interrupted,
+                    "stopped before a broker confirmed it",
+                );
                 flight.attempt.finish(Outcome::Unknown(failure));
             }
         })
@@ -224,9 +236,12 @@ impl Shared {
         match error.rdkafka_error_code() {
             Some(code) if is_too_large(code) => {
                 let limit = message_bytes_max(&self.config);
-                Outcome::Refused(Failure::new(format!(
-                    "record too large: {size} bytes and framing are more than message.max.bytes = {limit}"
-                )))
+                Outcome::Refused(Failure::new(
+                    FailureClass::TooLarge,
+                    format!(
+                        "record too large: {size} bytes and framing are more than message.max.bytes = {limit}"
+                    ),
+                ))
             }
             Some(code) => match outcome_of_error(
                 code,
@@ -241,7 +256,9 @@ impl Shared {
                 Outcome::Unknown(failure) => Outcome::NotExecuted(failure),
                 known => known,
             },
-            None => Outcome::NotExecuted(Failure::new(error.to_string())),
+            None => {
+                Outcome::NotExecuted(Failure::new(FailureClass::Unavailable, error.to_string()))
+            }
         }
     }
 
@@ -281,13 +298,21 @@ impl Shared {
 
 /// Asks the cluster for its topics, with a client of its own; creates none.
 fn probe(config: &KafkaConfig) -> Result<String, Failure> {
-    let client: BaseProducer = client_config(config)
-        .create()
-        .map_err(|error| Failure::new(format!("client cannot be made: {}", words_of(&error))))?;
+    let client: BaseProducer = client_config(config).create().map_err(|error| {
+        Failure::new(
+            FailureClass::Unavailable,
+            format!("client cannot be made: {}", words_of(&error)),
+        )
+    })?;
     let metadata = client
         .client()
         .fetch_metadata(None, PROBE_TIMEOUT)
-        .map_err(|error| Failure::new(format!("no broker answered: {error}")))?;
+        .map_err(|error| {
+            Failure::new(
+                FailureClass::Connect,
+                format!("no broker answered: {error}"),
+            )
+        })?;
     let brokers = metadata.brokers().len();
     if config.has_several_topics() {
         return Ok(format!(
@@ -302,8 +327,9 @@ fn probe(config: &KafkaConfig) -> Result<String, Failure> {
                 "{brokers} brokers answered; topic {topic} has {partitions} partitions"
             ))
         }
-        None => Err(Failure::new(format!(
-            "{brokers} brokers answered; there is no topic {topic}"
-        ))),
+        None => Err(Failure::new(
+            FailureClass::MissingTopic,
+            format!("{brokers} brokers answered; there is no topic {topic}"),
+        )),
     }
 }

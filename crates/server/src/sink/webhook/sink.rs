@@ -12,10 +12,12 @@ use reqwest::{Client, Method, Request, Response, retry};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
-use wayhold_model::{Clock, Failure, Outcome};
+use wayhold_model::{Clock, Failure, FailureClass, Outcome};
 
 use super::address::Guard;
-use super::classify::{outcome_of_denial, outcome_of_error, outcome_of_status, outcome_of_timeout};
+use super::classify::{
+    Unresolved, outcome_of_denial, outcome_of_error, outcome_of_status, outcome_of_timeout,
+};
 use super::config::WebhookConfig;
 use super::request::request_of;
 use super::retry_after::retry_after;
@@ -125,7 +127,10 @@ impl Target {
         }
         let (headers, body) = match request_of(event, self.config.mode, &self.config.headers) {
             Ok(parts) => parts,
-            Err(error) => return Outcome::Refused(Failure::new(error.to_string())),
+            Err(error) => {
+                let failure = Failure::new(FailureClass::Mapping, error.to_string());
+                return Outcome::Refused(failure);
+            }
         };
         let mut request = Request::new(Method::POST, self.config.url.clone());
         *request.headers_mut() = headers;
@@ -148,7 +153,8 @@ impl Target {
         let failure_of = |outcome: &Outcome| outcome.failure().cloned();
         if let Err(denied) = self.guard.check_literal(&self.config.url) {
             let outcome = outcome_of_denial(&self.host, denied);
-            return Err(failure_of(&outcome).unwrap_or_else(|| Failure::new("not allowed")));
+            return Err(failure_of(&outcome)
+                .unwrap_or_else(|| Failure::new(FailureClass::BlockedAddress, "not allowed")));
         }
         let mut request = Request::new(Method::OPTIONS, self.config.url.clone());
         *request.headers_mut() = self.config.headers.clone();
@@ -162,11 +168,13 @@ impl Target {
             }
             Ok(Err(error)) => {
                 let outcome = outcome_of_error(host, &error);
-                Err(failure_of(&outcome).unwrap_or_else(|| Failure::new("no answer")))
+                Err(failure_of(&outcome)
+                    .unwrap_or_else(|| Failure::new(FailureClass::Connect, "no answer")))
             }
-            Err(_) => Err(Failure::new(format!(
-                "no answer from {host} within {PROBE_TIMEOUT:?}"
-            ))),
+            Err(_) => Err(Failure::new(
+                FailureClass::Timeout,
+                format!("no answer from {host} within {PROBE_TIMEOUT:?}"),
+            )),
         }
     }
 }
@@ -228,8 +236,10 @@ impl Resolve for CheckedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let guard = self.guard.clone();
         Box::pin(async move {
-            let found: Vec<SocketAddr> =
-                tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0))
+                .await
+                .map_err(Unresolved)?
+                .collect();
             for address in &found {
                 guard.check(address.ip())?;
             }

@@ -153,6 +153,7 @@ fn attempt(number: u32) -> AttemptRecord {
         number,
         at: Timestamp::from_micros(u64::from(number) * 10),
         outcome: OutcomeKind::Refused,
+        class: wayhold_model::FailureClass::Invalid,
         status: Some(400),
         reason: format!("no, {number}"),
     }

@@ -108,12 +108,12 @@ fn a_dead_letter_holds_the_whole_event() {
     assert_eq!(letter.event.key_hash, original.key_hash);
     assert_eq!(
         (letter.class.as_str(), letter.status, letter.reason.as_str()),
-        ("refused", Some(400), "no, 1")
+        ("invalid", Some(400), "no, 1")
     );
     assert_eq!(letter.destination, DESTINATION);
     assert_eq!(
         letters.counts().unwrap(),
-        [(DESTINATION, "refused".to_owned(), 2)]
+        [(DESTINATION, "invalid".to_owned(), 2)]
     );
     assert_eq!(
         shard.state(5),
