@@ -9,6 +9,7 @@ pub mod model;
 pub mod mutants;
 pub mod power_cut;
 pub mod reshard;
+pub mod sources;
 
 mod budget;
 mod dice;

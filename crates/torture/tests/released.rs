@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use wayhold_torture::black_box::server::binary;
-use wayhold_torture::kill::points;
+use wayhold_torture::sources;
 
 /// Which of these texts a file holds.
 fn found_in(file: &Path, texts: &[String]) -> Vec<String> {
@@ -25,8 +25,9 @@ fn found_in(file: &Path, texts: &[String]) -> Vec<String> {
 
 #[test]
 fn the_binary_holds_no_place_where_it_may_be_told_to_die() {
-    let mut texts = points::names();
+    let mut texts = sources::points();
     assert!(texts.len() >= 40, "{} points", texts.len());
+    texts.extend(sources::faults());
     texts.extend(["WAYHOLD_FAILPOINT", "WAYHOLD_PLANTED"].map(str::to_owned));
     assert_eq!(found_in(binary(), &texts), Vec::<String>::new());
     // What is there is found.

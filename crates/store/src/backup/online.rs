@@ -112,6 +112,9 @@ impl<'a> Backup<'a> {
         }
         failpoint!("backup.before-active");
         for one in &mut copying {
+            if planted!("backup-without-its-end") {
+                continue;
+            }
             one.pin_new();
             self.copy_segments(one, |_| true)?;
         }
@@ -122,6 +125,7 @@ impl<'a> Backup<'a> {
         if self.inner.catalog.generations() != generations {
             return Err(BackupError::Resharded);
         }
+        failpoint!("backup.before-manifest");
         let made_at = self.inner.clock.now().as_micros();
         let (begun_at, left_out) = (self.begun_at, self.left_out);
         let node_id = self.inner.catalog.node_id().to_owned();

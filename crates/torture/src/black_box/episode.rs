@@ -1,20 +1,10 @@
 //! One seeded episode after the other until the budget is spent, and what is said of them.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::process::Command;
 use std::time::Instant;
 
+use super::ending::{Ending, attempt};
 use crate::{Budget, Verdict};
-
-/// Why nothing can be said: thrown by `invalid`, caught by `series`.
-#[derive(Debug)]
-struct Invalid(String);
-
-/// Ends an episode of which nothing can be said: too little happened, or what it needs is not there.
-pub fn invalid(why: &str) -> ! {
-    println!("invalid: {why}");
-    panic_any(Invalid(why.to_owned()))
-}
 
 /// What is tried in episodes.
 #[derive(Clone, Copy, Debug)]
@@ -39,9 +29,9 @@ impl Series<'_> {
         let (mut done, mut seed) = (0, budget.seed);
         while done < wanted && deadline.is_none_or(|at| Instant::now() < at) {
             let cases = self.per_episode.min(wanted - done);
-            match catch_unwind(AssertUnwindSafe(|| run(seed, cases))) {
+            match attempt(|| run(seed, cases)) {
                 Ok(account) => println!("{} seed {seed}: {account}", self.kind),
-                Err(thrown) => return self.failed(thrown.as_ref(), seed, cases),
+                Err(ending) => return self.failed(ending, seed, cases),
             }
             done += cases;
             seed += 1;
@@ -53,16 +43,27 @@ impl Series<'_> {
         Verdict::Held
     }
 
-    fn failed(&self, thrown: &(dyn std::any::Any + Send), seed: u64, cases: u64) -> Verdict {
-        if let Some(why) = is_invalid(thrown) {
-            return Verdict::Invalid(format!("{}, seed {seed}: {why}", self.kind));
+    /// The same with a fault that is planted: a run that holds did not notice it, and says nothing.
+    pub fn control(&self, budget: &Budget, run: impl Fn(u64, u64) -> String) -> Verdict {
+        match self.run(budget, run) {
+            Verdict::Held => Verdict::Invalid(format!(
+                "{}: the control is not sensitive: the planted fault was not noticed",
+                self.kind
+            )),
+            other => other,
         }
-        Verdict::Broken(format!(
-            "{}: {}\nagain: scripts/torture {} --count {cases} --seed {seed}",
-            self.kind,
-            words(thrown),
-            self.kind
-        ))
+    }
+
+    fn failed(&self, ending: Ending, seed: u64, cases: u64) -> Verdict {
+        let kind = self.kind;
+        let again = format!("again: scripts/torture {kind} --count {cases} --seed {seed}");
+        match ending {
+            Ending::Broken(what) => Verdict::Broken(format!("{kind}: {what}\n{again}")),
+            Ending::Invalid(why) => Verdict::Invalid(format!("{kind}, seed {seed}: {why}")),
+            Ending::Stopped(words) => {
+                Verdict::Invalid(format!("{kind}: the harness stopped: {words}\n{again}"))
+            }
+        }
     }
 
     fn say_figures(&self, done: u64, first: u64, last: u64, begun: Instant) {
@@ -75,19 +76,6 @@ impl Series<'_> {
             said_by("date", &["-u", "+%F"]),
         );
     }
-}
-
-/// Why an episode says nothing, where that is how it ended.
-pub fn is_invalid(thrown: &(dyn std::any::Any + Send)) -> Option<&str> {
-    thrown.downcast_ref().map(|Invalid(why)| why.as_str())
-}
-
-/// What a panic said.
-pub fn words(thrown: &(dyn std::any::Any + Send)) -> &str {
-    let owned = thrown.downcast_ref::<String>().map(String::as_str);
-    owned
-        .or_else(|| thrown.downcast_ref::<&str>().copied())
-        .unwrap_or("a panic without words")
 }
 
 fn said_by(command: &str, arguments: &[&str]) -> String {
@@ -104,6 +92,7 @@ fn said_by(command: &str, arguments: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::black_box::ending::{broken, invalid};
 
     const SERIES: Series<'_> = Series {
         kind: "test",
@@ -130,9 +119,9 @@ mod tests {
         });
         assert_eq!(held, Verdict::Held);
         assert_eq!(*run.borrow(), [(7, 10), (8, 10), (9, 5)]);
-        let broken = SERIES.run(&budget(None, None), |seed, _| {
-            assert!(seed != 8, "lost an event");
-            String::new()
+        let broken = SERIES.run(&budget(None, None), |seed, _| match seed {
+            8 => broken("lost an event"),
+            _ => String::new(),
         });
         let Verdict::Broken(what) = broken else {
             panic!("{broken:?}")
@@ -141,9 +130,19 @@ mod tests {
     }
 
     #[test]
+    fn a_control_that_notices_nothing_says_nothing() {
+        let asleep = SERIES.control(&budget(Some(1), None), |_, _| String::new());
+        assert!(matches!(asleep, Verdict::Invalid(_)), "{asleep:?}");
+        let awake = SERIES.control(&budget(Some(1), None), |_, _| broken("lost"));
+        assert!(matches!(awake, Verdict::Broken(_)), "{awake:?}");
+    }
+
+    #[test]
     fn what_says_nothing_is_neither_held_nor_broken() {
         let floor = SERIES.run(&budget(Some(1), None), |_, _| invalid("too little"));
         assert!(matches!(floor, Verdict::Invalid(_)), "{floor:?}");
+        let stopped = SERIES.run(&budget(Some(1), None), |_, _| panic!("a socket is gone"));
+        assert!(matches!(stopped, Verdict::Invalid(_)), "{stopped:?}");
         let no_time = SERIES.run(&budget(None, Some(0)), |_, _| String::new());
         assert!(matches!(no_time, Verdict::Invalid(_)), "{no_time:?}");
     }

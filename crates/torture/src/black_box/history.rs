@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::client::{Answer, Client};
-use super::episode::invalid;
+use super::ending::{broken, invalid};
 use super::judge::{Books, Evidence, Finding, judge};
 use super::receiver::Receiver;
 use super::server::Server;
@@ -133,11 +133,11 @@ impl History {
                 202 | 503 if receipt["position"].is_string() => {
                     Told::Stored(sequence(&receipt["position"]))
                 }
-                202 => panic!("{event:?} has no receipt: {answer:?}"),
+                202 => broken(&format!("{event:?} has no receipt: {answer:?}")),
                 // A write that failed may be found whole after a power cut: sending again decides.
                 503 if answer.problem() == "unavailable" => Told::Unknown,
                 429 | 503 => Told::Refused,
-                _ => panic!("unexpected answer {answer:?}"),
+                _ => broken(&format!("{event:?}: unexpected answer {answer:?}")),
             };
             if answer.status != 202 && answer.header("retry-after").is_none() {
                 self.contradict(format!("{event:?}: {} without Retry-After", answer.status));
@@ -213,11 +213,15 @@ impl History {
         for (number, told) in &mut *self.told.lock().unwrap() {
             if *told == Told::Unknown {
                 let target = format!("/v1/events?source=/faults&id={number}");
-                let answer = client.get(&target).expect("a look-up");
+                let answer = client.get(&target).unwrap_or_else(|silence| {
+                    server.fail(&format!(
+                        "does not say where event {number} is: {silence:?}"
+                    ))
+                });
                 *told = match answer.status {
                     200 => Told::Stored(sequence(&answer.json()["position"])),
                     404 => Told::Refused,
-                    _ => panic!("unexpected answer {answer:?}"),
+                    _ => server.fail(&format!("answers {target} with {answer:?}")),
                 };
             }
         }
@@ -239,7 +243,7 @@ fn sequence(position: &Value) -> u64 {
         Some(place(generation?, shard?, sequence?))
     };
     let found = position.as_str().and_then(parse);
-    found.unwrap_or_else(|| panic!("expected a position: {position}"))
+    found.unwrap_or_else(|| broken(&format!("expected a position: {position}")))
 }
 
 /// What a run must have reached, and may at most have cost.
@@ -391,7 +395,7 @@ fn archived_line(line: &str) -> Arrival {
         data: &'a RawValue,
     }
     let line: Line<'_> = serde_json::from_str(line)
-        .unwrap_or_else(|error| panic!("expected one whole event: {error}: {line}"));
+        .unwrap_or_else(|error| broken(&format!("expected one whole event: {error}: {line}")));
     let number = line.id.parse().unwrap();
     Arrival {
         number,

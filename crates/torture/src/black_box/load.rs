@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::client::{Answer, Client, Silence};
+use super::ending::joined;
 use super::history::{Event, History, Told};
 use super::seed::Seed;
 
@@ -139,7 +140,7 @@ impl Load {
     pub fn stop(mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for producer in self.producers.drain(..) {
-            producer.join().expect("a producer that did not fail");
+            joined(producer);
         }
     }
 }

@@ -3,8 +3,8 @@
 //! judged once faults have stopped and everything is drained (`history`). A run that accepted or
 //! delivered too little counts as invalid. Modules in suggested reading order.
 //!
-//! What breaks a promise panics where it is seen, with what is needed to understand it; `episode` turns that
-//! into a verdict, and a test fails by it.
+//! What breaks a promise is thrown where it is seen (`ending`), with what is needed to understand it; `episode`
+//! turns that into a verdict, and a test fails by it.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,6 +14,7 @@
     reason = "a harness that meets the unexpected stops there, and says where"
 )]
 
+pub mod ending;
 pub mod episode;
 pub mod seed;
 

@@ -16,10 +16,15 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
 use super::client::Client;
+use super::ending::broken;
 use super::history::{BODY_CANARY, Event};
 
 /// How long a start, a drain or a stop may take before the test gives up: far more than they need.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The same with a planted fault that may prevent it: more than a server without one needs, which the harnesses
+/// show before they hunt.
+const PATIENCE_WITH_FAULT: Duration = Duration::from_secs(20);
 
 /// How often is looked whether something has happened yet.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -37,6 +42,22 @@ tail_bytes = "256 KiB"
 
 [retention]
 bytes = "512 KiB"
+"#;
+
+/// A destination that comes and goes with the configuration; nobody listens at the port for discarding.
+const GUEST: &str = r#"
+[destinations.guest]
+kind = "webhook"
+url = "http://127.0.0.1:9/guest"
+allow_networks = ["127.0.0.0/8"]
+
+[destinations.guest.retry]
+base = "100ms"
+cap = "200ms"
+
+[[routes]]
+when = 'type == "fault.test"'
+to = ["guest"]
 "#;
 
 /// A secret of the configuration, and a part of every event: neither may appear in the log.
@@ -82,6 +103,7 @@ pub fn binary() -> &'static Path {
 pub struct Server {
     folder: PathBuf,
     pub address: SocketAddr,
+    configuration: String,
     program: PathBuf,
     planted: Option<String>,
     patience: Duration,
@@ -141,14 +163,11 @@ when = 'type != "fault.archived"'
 to = ["archive", "hook"]
 "#
         );
-        // Synced: a power cut must not take it.
-        let mut file = File::create(folder.join("wayhold.toml")).unwrap();
-        file.write_all(text.as_bytes()).unwrap();
-        file.sync_all().unwrap();
-        File::open(folder).unwrap().sync_all().unwrap();
+        write_configuration(folder, &text);
         Self {
             folder: folder.to_owned(),
             address,
+            configuration: text,
             program: binary().to_owned(),
             planted: None,
             patience: PATIENCE,
@@ -167,16 +186,23 @@ to = ["archive", "hook"]
         self.folder.join("archive.ndjson")
     }
 
+    /// Whether later starts name a destination that nobody answers for. Where they do not any more, what it is
+    /// owed is held for an operator to end.
+    pub fn set_guest(&self, is_named: bool) {
+        let guest = if is_named { GUEST } else { "" };
+        write_configuration(&self.folder, &format!("{}{guest}", self.configuration));
+    }
+
     /// Another program than the shipped binary for later starts.
     pub fn set_program(&mut self, program: PathBuf) {
         self.program = program;
     }
 
-    /// Plants a fault into later starts of an instrumented program, and waits no longer than this for what
-    /// the fault may prevent.
-    pub fn plant(&mut self, fault: &str, patience: Duration) {
+    /// Plants a fault into later starts of an instrumented program, and waits less long for what the fault
+    /// may prevent.
+    pub fn plant(&mut self, fault: &str) {
         self.planted = Some(fault.to_owned());
-        self.patience = patience;
+        self.patience = PATIENCE_WITH_FAULT;
     }
 
     /// Environment of later starts.
@@ -301,7 +327,9 @@ to = ["archive", "hook"]
     /// Whether it can say where an event is.
     pub fn knows(&self, event: Event) -> bool {
         let target = format!("/v1/events?source=/faults&id={}", event.0);
-        let answer = Client::new(self.address).get(&target).expect("an answer");
+        let answer = Client::new(self.address).get(&target);
+        let answer = answer
+            .unwrap_or_else(|silence| self.fail(&format!("does not answer {target}: {silence:?}")));
         answer.status == 200
     }
 
@@ -309,23 +337,33 @@ to = ["archive", "hook"]
         self.get("/v1/status")
     }
 
-    /// Waits until nothing is pending and the books are still and balance; the status then.
+    /// Waits until nothing is pending and the books are still and balance; the status then. It may take as long
+    /// as it gets further, on a busy machine too.
     pub fn drain(&mut self) -> Value {
-        let begun = Instant::now();
+        let (mut further, mut least) = (Instant::now(), u64::MAX);
         loop {
             let status = self.status();
             let destinations = status["destinations"].as_array().unwrap();
             let pending = |one: &Value| one["accounting"]["pending"].as_u64().unwrap();
             let holds = &status["accounting"]["holds"];
-            assert_ne!(*holds, Value::Bool(false), "the books are wrong: {status}");
-            if destinations.iter().map(pending).sum::<u64>() == 0 && *holds == Value::Bool(true) {
+            if *holds == Value::Bool(false) {
+                self.fail(&format!("has wrong books: {status}"));
+            }
+            let pending = destinations.iter().map(pending).sum::<u64>();
+            if pending == 0 && *holds == Value::Bool(true) {
                 return status;
+            }
+            if pending < least {
+                (further, least) = (Instant::now(), pending);
             }
             if let Some(ended) = self.ended() {
                 self.fail(&format!("ended while it drained: {ended}"));
             }
-            if begun.elapsed() > self.patience {
-                self.fail(&format!("does not drain: {status:#}"));
+            if further.elapsed() > self.patience {
+                let seconds = self.patience.as_secs();
+                self.fail(&format!(
+                    "does not drain, no further after {seconds} s: {status:#}"
+                ));
             }
             std::thread::sleep(LOOK_EVERY * 4);
         }
@@ -333,7 +371,8 @@ to = ["archive", "hook"]
 
     fn check_patience(&self, begun: Instant, what: &str) {
         if begun.elapsed() > self.patience {
-            self.fail(what);
+            let seconds = self.patience.as_secs();
+            self.fail(&format!("{what}, after {seconds} s"));
         }
         std::thread::sleep(LOOK_EVERY);
     }
@@ -347,7 +386,9 @@ to = ["archive", "hook"]
     pub fn dead_letters(&self, destination: &str) -> BTreeMap<u64, u64> {
         let mut letters = BTreeMap::new();
         let mut after = String::new();
+        let begun = Instant::now();
         loop {
+            self.check_patience(begun, "lists dead letters without an end");
             let page = self.get(&format!(
                 "/v1/dead-letters?destination={destination}{after}"
             ));
@@ -359,6 +400,26 @@ to = ["archive", "hook"]
                 Some(next) => after = format!("&after={next}"),
                 None => return letters,
             }
+        }
+    }
+
+    /// Redrives every dead letter until none is left: what arrived nowhere arrives now.
+    pub fn redrive_all(&self, destinations: &[&str]) {
+        let begun = Instant::now();
+        loop {
+            let letters = destinations.iter().flat_map(|name| self.dead_letters(name));
+            let left: Vec<u64> = letters.map(|(letter, _)| letter).collect();
+            if left.is_empty() {
+                return;
+            }
+            for letter in &left {
+                // One that is under way already says no, and one that has arrived is gone.
+                let target = format!("/v1/dead-letters/{letter}/redrive");
+                let headers = "Content-Type: application/json\r\n";
+                Client::new(self.address).post(&target, headers, b"{}").ok();
+            }
+            let what = format!("keeps {} dead letters that were redriven", left.len());
+            self.check_patience(begun, &what);
         }
     }
 
@@ -425,7 +486,7 @@ to = ["archive", "hook"]
         self.folder.with_extension("log")
     }
 
-    /// Fails the test with the last words of the log.
+    /// A promise is broken; with the last words of the log.
     pub fn fail(&self, what: &str) -> ! {
         let log = self.log();
         let lines: Vec<_> = log.lines().collect();
@@ -433,8 +494,16 @@ to = ["archive", "hook"]
         for line in &lines[lines.len().saturating_sub(LAST_WORDS)..] {
             writeln!(last, "  {line}").unwrap();
         }
-        panic!("the server {what}\n{last}");
+        broken(&format!("the server {what}\n{last}"));
     }
+}
+
+/// Writes the configuration; synced, since a power cut must not take it.
+fn write_configuration(folder: &Path, text: &str) {
+    let mut file = File::create(folder.join("wayhold.toml")).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file.sync_all().unwrap();
+    File::open(folder).unwrap().sync_all().unwrap();
 }
 
 /// Whether no thread of a process runs or will run: stopped, ended, or in the kernel and stopped on its

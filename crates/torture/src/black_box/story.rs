@@ -3,14 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::episode::invalid;
+use super::ending::invalid;
 use super::history::{Account, Bounds, judge_run};
 use super::load::{Load, PRODUCERS, Plan};
-use super::operator::{Operator, redrive_all};
+use super::operator::{Focus, Operator, retire_guest};
 use super::receiver::{Mood, Receiver};
 use super::server::{SMALL_SEGMENTS, Server, shards_of};
 use super::volume::Volume;
@@ -21,9 +20,6 @@ const SMALL_WINDOW: &str = "window_ids = 2000\nsegment_rows = 250\n";
 
 /// Size of the volume: what an episode accepts, and the space that must stay free, several times over.
 const VOLUME_MIB: u64 = 192;
-
-/// How long a story with a planted fault waits for what the fault may prevent.
-const PATIENCE_WITH_FAULT: Duration = Duration::from_secs(8);
 
 /// The server that holds points and planted faults: this executable, where it was built with `failpoints`.
 pub fn instrumented() -> PathBuf {
@@ -39,6 +35,8 @@ pub struct Story {
     pub receiver: Receiver,
     pub plan: Arc<Plan>,
     pub volume: Option<Volume>,
+    /// What its operator has an eye on.
+    pub focus: Arc<Focus>,
     root: TempDir,
 }
 
@@ -72,6 +70,7 @@ impl Story {
             server,
             receiver,
             volume,
+            focus: Arc::default(),
             root,
         }
     }
@@ -83,10 +82,8 @@ impl Story {
 
     /// Plants a fault for all that follows.
     #[must_use]
-    pub fn with_fault(mut self, fault: Option<&str>) -> Self {
-        if let Some(fault) = fault {
-            self.server.plant(fault, PATIENCE_WITH_FAULT);
-        }
+    pub fn with_fault(mut self, fault: &str) -> Self {
+        self.server.plant(fault);
         self
     }
 
@@ -95,9 +92,10 @@ impl Story {
     pub fn under_load(&mut self, faults: impl FnOnce(&mut Self) -> u64) -> u64 {
         let plan = Arc::clone(&self.plan);
         let load = Load::start(&plan, PRODUCERS);
-        let operator = Operator::start(&plan);
+        let operator = Operator::start(&plan, &self.focus);
         let unclean_stops = faults(self);
         self.server.set_environment(Vec::new());
+        self.server.set_guest(false);
         self.server.start();
         operator.stop(&plan);
         load.stop();
@@ -107,7 +105,9 @@ impl Story {
     /// Heals everything and judges.
     pub fn judge(&mut self, stored_min: usize, unclean_stops: u64) -> Account {
         self.receiver.feel(Mood::Well);
-        redrive_all(&self.plan);
+        // A guest that left is owed what nobody will fetch.
+        retire_guest(&self.plan);
+        self.server.redrive_all(&["archive", "hook"]);
         let bounds = Bounds {
             stored_min,
             unclean_stops,

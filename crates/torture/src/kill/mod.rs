@@ -12,11 +12,13 @@ pub mod points;
 
 use std::time::Duration;
 
-use crate::black_box::episode::{Series, invalid};
+use crate::black_box::ending::invalid;
+use crate::black_box::episode::Series;
 use crate::black_box::history::{Bounds, judge_run};
 use crate::black_box::load::{Load, PRODUCERS, Plan};
 use crate::black_box::receiver::{Mood, Receiver};
 use crate::black_box::server::{SMALL_SEGMENTS, Server, shards_of};
+use crate::black_box::story::instrumented;
 use crate::{Budget, Verdict};
 use clap::{Args, ValueEnum};
 
@@ -51,6 +53,9 @@ pub enum At {
 /// Runs it.
 pub fn run(arguments: &Arguments) -> Verdict {
     let budget = &arguments.budget;
+    if budget.control {
+        return control(budget);
+    }
     match arguments.at {
         Some(At::Random) => at_random(budget),
         Some(At::Points) => points::run(budget),
@@ -65,7 +70,7 @@ fn all(budget: &Budget) -> Verdict {
         count: Some(count),
         ..budget.clone()
     };
-    let short = points::names().len() as u64;
+    let short = crate::sources::points().len() as u64;
     let wanted = budget.count.unwrap_or(short + KILLS);
     let at_points = wanted.min(points::whole_pass());
     let verdict = points::run(&of(at_points));
@@ -87,10 +92,22 @@ pub fn at_random(budget: &Budget) -> Verdict {
         count: KILLS,
         per_episode: KILLS_PER_EPISODE,
     };
-    series.run(budget, episode)
+    series.run(budget, |seed, kills| episode(seed, kills, None))
 }
 
-fn episode(seed: u64, kills: u64) -> String {
+/// The same of a server that forgets ids when it starts: what is sent again is stored again.
+fn control(budget: &Budget) -> Verdict {
+    let series = Series {
+        kind: "kill --control",
+        cases: "kills",
+        count: KILLS,
+        per_episode: KILLS_PER_EPISODE,
+    };
+    let planted = "ids-forgotten-at-restart";
+    series.control(budget, |seed, kills| episode(seed, kills, Some(planted)))
+}
+
+fn episode(seed: u64, kills: u64, planted: Option<&str>) -> String {
     let shards = shards_of(seed);
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("server");
@@ -98,6 +115,10 @@ fn episode(seed: u64, kills: u64) -> String {
     let receiver = Receiver::start(seed, Mood::Flaky);
     let mut server = Server::prepare_sharded(&folder, receiver.address, SMALL_SEGMENTS, shards);
     receiver.follow(&server);
+    if let Some(fault) = planted {
+        server.set_program(instrumented());
+        server.plant(fault);
+    }
     let plan = Plan::new(server.address, seed);
     let load = Load::start(&plan, PRODUCERS);
     let mut while_starting = 0;
@@ -129,6 +150,8 @@ fn episode(seed: u64, kills: u64) -> String {
     }
     server.expect_no_alarm();
     let (status, _) = server.terminate();
-    assert!(status.success(), "{status}");
+    if !status.success() {
+        server.fail(&format!("does not stop as it should: {status}"));
+    }
     format!("{shards} shards, {kills} kills ({while_starting} while starting), {account}")
 }

@@ -6,14 +6,15 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::black_box::episode::Series;
+use crate::black_box::operator::Duty;
 use crate::black_box::server::Server;
 use crate::black_box::story::Story;
+use crate::sources::points;
 use crate::{Budget, Verdict};
 
 /// Hits of a point that are met: the first, and some on which something was done before.
@@ -23,46 +24,33 @@ const HITS: [u64; 3] = [1, 2, 7];
 const PER_EPISODE: u64 = 12;
 
 /// How long a server runs under load before it is asked to stop, so that points of a stop are reached too; the
-/// last ones only for what is reached seldom.
-const RUNS: [Duration; 4] = [
+/// last ones only for what is reached seldom: when a generation of shards was left behind by the window of ids.
+const RUNS: [Duration; 6] = [
     Duration::from_millis(400),
     Duration::from_millis(800),
     Duration::from_millis(2000),
     Duration::from_millis(6000),
+    Duration::from_secs(15),
+    Duration::from_secs(30),
 ];
 
-/// Where a process may be told to die: every point that the product's sources name, in order.
-pub fn names() -> Vec<String> {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut names = BTreeSet::new();
-    for source in ["store/src", "server/src"].map(|part| crates.join(part)) {
-        for file in rust_files(&source) {
-            let text = std::fs::read_to_string(&file).unwrap();
-            let after = text.split("failpoint!(\"").skip(1);
-            names.extend(after.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
-        }
+/// What the operator does most on the way to a point.
+fn duty(point: &str) -> Duty {
+    match point.split_once('.') {
+        Some(("backup", _)) => Duty::Backups,
+        Some(("reshard" | "retire", _)) => Duty::Shape,
+        _ => Duty::Everyday,
     }
-    names.into_iter().collect()
-}
-
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap().flatten();
-    let below = |path: PathBuf| match path.is_dir() {
-        true => rust_files(&path),
-        false if path.extension().is_some_and(|end| end == "rs") => vec![path],
-        false => Vec::new(),
-    };
-    entries.map(|entry| entry.path()).flat_map(below).collect()
 }
 
 /// How many kills meet every point at every hit once.
 pub fn whole_pass() -> u64 {
-    (names().len() * HITS.len()) as u64
+    (points().len() * HITS.len()) as u64
 }
 
 /// Kills at points, in turn; the first pass meets every point at its first hit.
 pub fn run(budget: &Budget) -> Verdict {
-    let names = names();
+    let names = points();
     let (reached, tried) = (Mutex::new(BTreeSet::new()), Mutex::new(BTreeSet::new()));
     let series = Series {
         kind: "kill --at points",
@@ -109,6 +97,7 @@ fn episode(seed: u64, cases: &[(&str, u64)]) -> (Vec<String>, String) {
     let unclean_stops = story.under_load(|story| {
         let mut kills = 0;
         for (name, hits) in cases {
+            story.focus.set(duty(name));
             let (met, ended) = meet(&mut story.server, name, *hits);
             kills += ended;
             if met {
@@ -132,7 +121,9 @@ fn meet(server: &mut Server, name: &str, hits: u64) -> (bool, u64) {
     for (attempt, run) in runs.iter().enumerate() {
         if attempt > 0 {
             // The last one ended as it should: give the next one something to recover.
+            // The guest is owed something then, and gone in the next run.
             server.set_environment(Vec::new());
+            server.set_guest(true);
             server.start();
             std::thread::sleep(*run / 2);
             server.kill();
@@ -140,6 +131,7 @@ fn meet(server: &mut Server, name: &str, hits: u64) -> (bool, u64) {
         }
         let at = ("WAYHOLD_FAILPOINT".to_owned(), format!("{name}:{hits}"));
         server.set_environment(vec![at]);
+        server.set_guest(false);
         server.spawn();
         let ended = match end_within(server, *run) {
             Some(status) => status,
@@ -148,7 +140,9 @@ fn meet(server: &mut Server, name: &str, hits: u64) -> (bool, u64) {
         if is_kill(ended) {
             return (true, unclean + 1);
         }
-        assert!(ended.success(), "{name}: ended with {ended}");
+        if !ended.success() {
+            server.fail(&format!("ended with {ended} on the way to {name}"));
+        }
     }
     (false, unclean)
 }

@@ -15,13 +15,17 @@ mod subject;
 mod values;
 mod world;
 
+use std::panic::resume_unwind;
+use std::time::Duration;
+
 use clap::Args;
 
 use self::seen::Seen;
 use self::steps::{History, Step};
 use self::subject::Subject;
 use self::world::{End, World};
-use crate::black_box::episode::{Series, invalid};
+use crate::black_box::ending::{Ending, attempt, broken, invalid};
+use crate::black_box::episode::Series;
 use crate::{Budget, Verdict};
 
 /// Histories of a short run.
@@ -32,6 +36,9 @@ const HISTORIES_PER_EPISODE: u64 = 20;
 
 /// Most steps of a history.
 const STEPS_MAX: u64 = 300;
+
+/// Longest that a step may take: far more than it needs.
+const STEP_TAKES_MAX: Duration = Duration::from_secs(60);
 
 /// What is tried.
 #[derive(Clone, Debug, Args)]
@@ -61,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Verdict {
             if arguments.verbose {
                 println!("{history}");
             }
-            seen = seen.plus(play(&history, damaged));
+            seen = seen.plus(judged(&history, damaged));
         }
         if histories == HISTORIES_PER_EPISODE
             && let Some(never) = seen.never()
@@ -72,7 +79,19 @@ pub fn run(arguments: &Arguments) -> Verdict {
     })
 }
 
-/// Plays one history; panics where the store says something else than the reference.
+/// Plays one history. The store lives in this process: what panics may be the store, which must not.
+fn judged(history: &History, damaged: bool) -> Seen {
+    match attempt(|| play(history, damaged)) {
+        Ok(seen) => seen,
+        Err(Ending::Stopped(words)) => broken(&format!(
+            "history {}: a panic: {words}\n{history}",
+            history.seed
+        )),
+        Err(said) => resume_unwind(Box::new(said)),
+    }
+}
+
+/// Plays one history; throws where the store says something else than the reference.
 fn play(history: &History, damaged: bool) -> Seen {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -81,32 +100,16 @@ fn play(history: &History, damaged: bool) -> Seen {
         .expect("a runtime needs a thread");
     runtime.block_on(async {
         let mut world = World::new(history, damaged);
-        let mut subject = Subject::new(world.open()).unwrap_or_else(|error| panic!("{error}"));
+        let mut subject = Subject::new(world.open()).unwrap_or_else(|error| broken(&error));
         for (number, step) in history.steps.iter().enumerate() {
-            let done = match step {
-                Step::Pass { minutes } => {
-                    world.pass(*minutes).await;
-                    subject.check().await
-                }
-                Step::Restart => {
-                    subject.store().stop();
-                    subject.restarted(world.open()).await
-                }
-                Step::Kill | Step::PowerCut => {
-                    let end = match step {
-                        Step::Kill => End::Kill,
-                        _ => End::PowerCut,
-                    };
-                    let reopened = world.end(subject.store(), end);
-                    subject.ended(reopened, end).await
-                }
-                other => subject.step(other).await,
-            };
-            if let Err(what) = done {
-                panic!(
+            let done = take(step, &mut world, &mut subject);
+            let done = tokio::time::timeout(STEP_TAKES_MAX, done).await;
+            let hangs = |_| Err(format!("is not done after {} s", STEP_TAKES_MAX.as_secs()));
+            if let Err(what) = done.unwrap_or_else(hangs) {
+                broken(&format!(
                     "history {}, step {number} {step:?}: {what}\n{history}",
                     history.seed
-                );
+                ));
             }
         }
         subject.store().stop();
@@ -115,11 +118,36 @@ fn play(history: &History, damaged: bool) -> Seen {
             .await
             .and_then(|()| subject.drain());
         if let Err(what) = end {
-            panic!("history {}, at its end: {what}\n{history}", history.seed);
+            broken(&format!(
+                "history {}, at its end: {what}\n{history}",
+                history.seed
+            ));
         }
         subject.store().stop();
         subject.seen
     })
+}
+
+async fn take(step: &Step, world: &mut World, subject: &mut Subject) -> Result<(), String> {
+    match step {
+        Step::Pass { minutes } => {
+            world.pass(*minutes).await;
+            subject.check().await
+        }
+        Step::Restart => {
+            subject.store().stop();
+            subject.restarted(world.open()).await
+        }
+        Step::Kill | Step::PowerCut => {
+            let end = match step {
+                Step::Kill => End::Kill,
+                _ => End::PowerCut,
+            };
+            let reopened = world.end(subject.store(), end);
+            subject.ended(reopened, end).await
+        }
+        other => subject.step(other).await,
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use wayhold_model::{Clock, Timestamp};
 use wayhold_store::{Options, Store};
 
 use super::steps::{History, Limits};
+use crate::black_box::ending::broken;
 use crate::disk::{Fate, Image, Model, Recorded};
 use crate::workplace::folder;
 
@@ -67,7 +68,7 @@ impl World {
         };
         match Store::open_on(&self.root(), options, clock, self.recorded.disk()) {
             Ok((store, _)) => store,
-            Err(error) => panic!("the store does not open: {error}"),
+            Err(error) => broken(&format!("the store does not open: {error}")),
         }
     }
 

@@ -1,19 +1,21 @@
-//! What looks for planted faults: short runs of the harnesses, each of which panics by what it finds.
+//! What looks for planted faults: short runs of the harnesses, each of which throws what it finds (`black_box::ending`).
 
 use std::time::{Duration, Instant};
 
 use crate::black_box::client::Client;
+use crate::black_box::ending::invalid;
 use crate::black_box::native::{Action, SEGMENT_WAL, Shim};
 use crate::black_box::receiver::Mood;
 use crate::black_box::story::Story;
 use crate::power_cut::cut_power;
+use crate::reshard;
 
 /// A harness, made short.
 #[derive(Clone, Copy)]
 pub(super) struct Check {
     pub(super) name: &'static str,
     /// Runs it with a seed and a planted fault.
-    pub(super) run: fn(u64, Option<&str>),
+    pub(super) run: fn(u64, &str),
 }
 
 /// Nothing but load, an operator, and a receiver that fails now and then.
@@ -52,25 +54,38 @@ pub(super) const TAIL: Check = Check {
     run: tail,
 };
 
+/// Changes of the number of shards, with kills.
+pub(super) const CHANGES: Check = Check {
+    name: "reshard",
+    run: changes,
+};
+
 /// Fewer acknowledged events show nothing.
-const STORED_MIN: usize = 50;
+pub(super) const STORED_MIN: usize = 50;
 
 /// Kills and cuts of one run.
 const FAULTS: u64 = 4;
 
-fn well(seed: u64, fault: Option<&str>) {
+/// Changes of one run.
+const CHANGES_MADE: u64 = 8;
+
+fn well(seed: u64, fault: &str) {
     let mut story = Story::new(seed).with_fault(fault);
     let stops = story.under_load(|story| {
         story.server.start();
         std::thread::sleep(Duration::from_millis(2500));
         let (status, _) = story.server.terminate();
-        assert!(status.success(), "{status}");
+        if !status.success() {
+            story
+                .server
+                .fail(&format!("does not stop as it should: {status}"));
+        }
         0
     });
     story.judge(STORED_MIN, stops);
 }
 
-fn kills(seed: u64, fault: Option<&str>) {
+fn kills(seed: u64, fault: &str) {
     let mut story = Story::new(seed).with_fault(fault);
     let stops = story.under_load(|story| {
         for _ in 0..FAULTS {
@@ -85,7 +100,7 @@ fn kills(seed: u64, fault: Option<&str>) {
     story.server.expect_no_alarm();
 }
 
-fn at_a_point(seed: u64, fault: Option<&str>) {
+fn at_a_point(seed: u64, fault: &str) {
     let mut story = Story::new(seed).with_fault(fault);
     let stops = story.under_load(|story| {
         let hits = 20 + story.plan.seed.below(40);
@@ -101,7 +116,7 @@ fn at_a_point(seed: u64, fault: Option<&str>) {
     story.server.expect_no_alarm();
 }
 
-fn power_cuts(seed: u64, fault: Option<&str>) {
+fn power_cuts(seed: u64, fault: &str) {
     let mut story = Story::on_volume(seed).with_fault(fault);
     let stops = story.under_load(|story| {
         for _ in 0..FAULTS {
@@ -115,7 +130,7 @@ fn power_cuts(seed: u64, fault: Option<&str>) {
     story.judge(STORED_MIN, stops);
 }
 
-fn failed_sync(seed: u64, fault: Option<&str>) {
+fn failed_sync(seed: u64, fault: &str) {
     let mut story = Story::on_volume(seed).with_fault(fault);
     let shim = shim(&story);
     // Nothing is delivered meanwhile, so that everything must come from the disk.
@@ -134,7 +149,7 @@ fn failed_sync(seed: u64, fault: Option<&str>) {
     story.judge(STORED_MIN, 1);
 }
 
-fn tail(seed: u64, fault: Option<&str>) {
+fn tail(seed: u64, fault: &str) {
     let mut story = Story::on_volume(seed).with_fault(fault);
     let shim = shim(&story);
     story.receiver.feel(Mood::Well);
@@ -142,13 +157,19 @@ fn tail(seed: u64, fault: Option<&str>) {
     story.server.start();
     let mut client = Client::new(story.server.address);
     for _ in 0..2 * STORED_MIN {
-        story.plan.send(&mut client, &[story.plan.event()]).unwrap();
+        let sent = story.plan.send(&mut client, &[story.plan.event()]);
+        if let Err(silence) = sent {
+            story.server.fail(&format!("does not answer: {silence:?}"));
+        }
     }
     story.server.drain();
     // It ends between the write of an event and its sync: the next start finds it, and may not count on it.
     shim.rule(Action::KillBefore, 1, SEGMENT_WAL);
     let event = story.plan.event();
-    story.plan.send(&mut client, &[event]).unwrap_err();
+    if let Ok(answer) = story.plan.send(&mut client, &[event]) {
+        let early = format!("answered an event before it was synced: {answer:?}");
+        story.server.fail(&early);
+    }
     story.server.await_end();
     shim.clear();
     story.server.start();
@@ -166,9 +187,13 @@ fn tail(seed: u64, fault: Option<&str>) {
     story.judge(STORED_MIN, 2);
 }
 
+fn changes(seed: u64, fault: &str) {
+    reshard::episode(seed, CHANGES_MADE, Some(fault));
+}
+
 fn shim(story: &Story) -> Shim {
     Shim::build(story.folder(), "faults of syncs")
-        .unwrap_or_else(|| crate::black_box::episode::invalid("faults of syncs need a C compiler"))
+        .unwrap_or_else(|| invalid("faults of syncs need a C compiler"))
 }
 
 fn cut(story: &mut Story) {
@@ -176,7 +201,7 @@ fn cut(story: &mut Story) {
     cut_power(&mut story.server, volume);
 }
 
-fn await_stored(story: &Story, wanted: usize) {
+pub(super) fn await_stored(story: &Story, wanted: usize) {
     let begun = Instant::now();
     while story.plan.history.stored() < wanted && begun.elapsed() < Duration::from_secs(8) {
         std::thread::sleep(Duration::from_millis(5));

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::black_box::episode::{Series, invalid};
+use crate::black_box::ending::invalid;
+use crate::black_box::episode::Series;
 use crate::black_box::history::{Bounds, History, judge_run};
 use crate::black_box::load::{Load, PRODUCERS, Plan};
 use crate::black_box::native::{Action, SEGMENT_WAL, Shim};

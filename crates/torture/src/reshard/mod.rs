@@ -13,11 +13,13 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::black_box::client::Client;
-use crate::black_box::episode::{Series, invalid};
+use crate::black_box::ending::{invalid, joined};
+use crate::black_box::episode::Series;
 use crate::black_box::history::{Bounds, judge_run};
 use crate::black_box::load::{Load, PRODUCERS, Plan};
 use crate::black_box::receiver::{Mood, Receiver};
 use crate::black_box::server::{SMALL_SEGMENTS, Server, shards_of};
+use crate::black_box::story::instrumented;
 use crate::{Budget, Verdict};
 
 /// Changes between two judgements.
@@ -31,6 +33,9 @@ const SHARDS_MAX: u64 = 5;
 
 /// One change in so many is cut off by a kill.
 const KILL_ONE_IN: u64 = 3;
+
+/// The fault of the control.
+const ORDER_FORGOTTEN: &str = "reshard-forgets-order";
 
 /// A window that generations leave behind during an episode, so that they are retired under load too. Producers
 /// are patient then: what they send again is known.
@@ -51,13 +56,29 @@ pub fn run(arguments: &Arguments) -> Verdict {
         count: CHANGES,
         per_episode: CHANGES_PER_EPISODE,
     };
-    if arguments.budget.control {
-        return Verdict::Invalid("no fault is planted for this kind; see mutants".to_owned());
+    match arguments.budget.control {
+        true => control(&arguments.budget),
+        false => series.run(&arguments.budget, |seed, changes| {
+            episode(seed, changes, None)
+        }),
     }
-    series.run(&arguments.budget, episode)
 }
 
-fn episode(seed: u64, changes: u64) -> String {
+/// Changes of a server whose lanes read a new generation before they have come to the end of the older ones.
+fn control(budget: &Budget) -> Verdict {
+    let series = Series {
+        kind: "reshard --control",
+        cases: "changes of the number of shards",
+        count: 4 * CHANGES_PER_EPISODE,
+        per_episode: CHANGES_PER_EPISODE,
+    };
+    series.control(budget, |seed, changes| {
+        episode(seed, changes, Some(ORDER_FORGOTTEN))
+    })
+}
+
+/// Changes of one server with a history, and the judgement.
+pub fn episode(seed: u64, changes: u64, planted: Option<&str>) -> String {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("server");
     std::fs::create_dir(&folder).unwrap();
@@ -65,6 +86,10 @@ fn episode(seed: u64, changes: u64) -> String {
     let store = format!("{SMALL_WINDOW}{SMALL_SEGMENTS}");
     let mut server = Server::prepare_sharded(&folder, receiver.address, &store, shards_of(seed));
     receiver.follow(&server);
+    if let Some(fault) = planted {
+        server.set_program(instrumented());
+        server.plant(fault);
+    }
     let plan = Plan::patient(server.address, seed);
     server.start();
     let load = Load::start(&plan, PRODUCERS);
@@ -137,7 +162,7 @@ impl Change {
 
     /// Whether it was answered as done.
     fn end(self) -> bool {
-        self.asked.join().unwrap()
+        joined(self.asked)
     }
 }
 
