@@ -25,6 +25,7 @@ pub mod backoff;
 pub mod breaker;
 pub mod class;
 pub mod outcome;
+pub mod rate;
 pub mod verdict;
 
 pub mod limits;

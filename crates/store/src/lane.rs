@@ -213,6 +213,15 @@ impl LaneHandle {
         }
     }
 
+    /// Records a failed attempt that does not count: the next one has its number.
+    pub fn record_put_off(&self, position: Position, attempt: AttemptRecord, retry_at: Timestamp) {
+        if let Some(shard) = self.shards.now().of(position) {
+            shard
+                .progress
+                .record_put_off(self.id, position.sequence, attempt, retry_at);
+        }
+    }
+
     /// Records that attempt `number` is about to be sent; synced when it resolves.
     ///
     /// # Errors

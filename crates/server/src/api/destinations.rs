@@ -27,6 +27,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/destinations", get(list))
         .route("/v1/destinations/{name}", get(show))
         .route("/v1/destinations/{name}/pause", post(pause))
+        .route("/v1/destinations/{name}/disable", post(disable))
         .route("/v1/destinations/{name}/resume", post(resume))
         .route("/v1/destinations/{name}/retire", post(retire))
         .route("/v1/destinations/{name}/test", post(test))
@@ -139,6 +140,18 @@ async fn pause(
 ) -> Result<Json<DestinationBody>, Problem> {
     app.dispatcher
         .pause(&name, &caller.principal.name, why.reason.as_deref())
+        .await?;
+    one(&app, &name).await
+}
+
+async fn disable(
+    State(app): State<Arc<App>>,
+    caller: Caller<Operate>,
+    Path(name): Path<String>,
+    Wish(why): Wish<Why>,
+) -> Result<Json<DestinationBody>, Problem> {
+    app.dispatcher
+        .disable(&name, &caller.principal.name, why.reason.as_deref())
         .await?;
     one(&app, &name).await
 }

@@ -14,6 +14,7 @@ pub mod audit;
 pub mod backups;
 pub mod dead_letters;
 pub mod destinations;
+pub mod explain;
 pub mod health;
 pub mod shards;
 pub mod status;

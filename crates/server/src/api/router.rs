@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use axum::Router;
 
-use super::{audit, backups, dead_letters, destinations, health, lookup, shards, status, tokens};
+use super::{
+    audit, backups, dead_letters, destinations, explain, health, lookup, shards, status, tokens,
+};
 use crate::app::App;
 use crate::http::{pages, unserved};
 
@@ -13,6 +15,7 @@ pub fn api(app: &Arc<App>) -> Router {
     let routes = Router::new()
         .merge(lookup::routes())
         .merge(destinations::routes())
+        .merge(explain::routes())
         .merge(dead_letters::routes())
         .merge(shards::routes())
         .merge(status::routes())

@@ -7,7 +7,7 @@ use super::client::{Client, ServerArguments, path};
 use super::exit::{Exit, Failure};
 use super::output::{Output, cell, items};
 
-/// Show, test, pause, resume and retire destinations.
+/// Show, test, explain, pause, disable, resume and retire destinations.
 #[derive(Debug, clap::Args)]
 pub struct Destinations {
     #[command(flatten)]
@@ -30,8 +30,33 @@ enum Verb {
         /// Its name.
         name: String,
     },
+    /// Say what would happen to a delivery that failed so, and when. Without status and class, of every class.
+    Explain {
+        /// The destination's name.
+        name: String,
+        /// What the receiver answers with: an HTTP status, or a Kafka error code.
+        #[arg(long, allow_negative_numbers = true)]
+        status: Option<i32>,
+        /// Class of the failure, such as timeout.
+        #[arg(long)]
+        class: Option<String>,
+        /// Which attempt failed.
+        #[arg(long, default_value_t = 1)]
+        attempt: u32,
+        /// Seconds for which the receiver asks to be left alone.
+        #[arg(long)]
+        retry_after: Option<u64>,
+    },
     /// Start no more deliveries until resumed; those in flight finish.
     Pause {
+        /// Its name.
+        name: String,
+        /// Why, for the audit trail and whoever looks next.
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// The same for a destination that is not to be served for longer; what it is owed is held.
+    Disable {
         /// Its name.
         name: String,
         /// Why, for the audit trail and whoever looks next.
@@ -93,8 +118,37 @@ impl Destinations {
                     .await?;
                 return tested(&name, &result, output);
             }
+            Verb::Explain {
+                name,
+                status,
+                class,
+                attempt,
+                retry_after,
+            } => {
+                let mut question = format!("attempt={attempt}");
+                let given = [
+                    ("status", status.map(|status| status.to_string())),
+                    ("class", class),
+                    (
+                        "retry_after",
+                        retry_after.map(|seconds| seconds.to_string()),
+                    ),
+                ];
+                for (field, value) in given {
+                    let value = value.map(|value| {
+                        url::form_urlencoded::byte_serialize(value.as_bytes()).collect::<String>()
+                    });
+                    question.extend(value.map(|value| format!("&{field}={value}")));
+                }
+                let place = path(["v1", "destinations", &name, "explain"]);
+                let answer = client.get(&format!("{place}?{question}")).await?;
+                explained(&answer, output);
+            }
             Verb::Pause { name, reason } => {
                 act(&mut client, &name, "pause", reason, output).await?;
+            }
+            Verb::Disable { name, reason } => {
+                act(&mut client, &name, "disable", reason, output).await?;
             }
             Verb::Retire { name, pending } => {
                 let body = json!({ "pending": pending.name() });
@@ -135,6 +189,35 @@ fn list(answer: &Value, output: &mut Output) {
         .collect();
     let heading = [
         "NAME", "KIND", "STATE", "PENDING", "DEAD", "SINCE", "REASON",
+    ];
+    output.table(heading, &rows);
+}
+
+/// One failure as its fields, several as a table.
+fn explained(answer: &Value, output: &mut Output) {
+    output.json(answer);
+    if let [only] = items(answer) {
+        output.fields(only);
+        return;
+    }
+    let rows: Vec<_> = items(answer)
+        .iter()
+        .map(|row| {
+            [
+                "class",
+                "fault",
+                "outcome",
+                "then",
+                "wait_least",
+                "wait_most",
+                "attempts_max",
+                "rule",
+            ]
+            .map(|field| cell(row, field))
+        })
+        .collect();
+    let heading = [
+        "CLASS", "WHOSE", "OUTCOME", "THEN", "FROM", "TO", "ATTEMPTS", "RULE",
     ];
     output.table(heading, &rows);
 }

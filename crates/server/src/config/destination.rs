@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 use wayhold_model::admission::{BacklogLimits, OnLimit};
-use wayhold_model::backoff::Backoff;
 use wayhold_model::breaker::BreakerPolicy;
+use wayhold_model::rate::Rate;
 use wayhold_model::verdict::RetryPolicy;
 
+use crate::config::failures::read_retry_policy;
 use crate::config::limits::read_backlog;
 use crate::config::section::Section;
 use crate::config::setting::Choice;
@@ -69,10 +70,12 @@ pub struct DeliveryPolicy {
     pub on_failure: OnFailure,
     /// What a dead letter means for later events of its key.
     pub on_dead_letter: OnDeadLetter,
-    /// Waits and number of attempts.
+    /// What follows a failure: waits, limits, and rules by class and status.
     pub retry: RetryPolicy,
     /// When it is left alone altogether.
     pub breaker: BreakerPolicy,
+    /// Most attempts that may start in a time; `None` sets no bound.
+    pub rate: Option<Rate>,
     /// Most attempts in flight. It also bounds what an unclean stop repeats, see `dispatch`.
     pub concurrency: usize,
     /// Most attempts in flight for one ordering key; above 1 order within a key is given up.
@@ -213,12 +216,13 @@ impl DeliveryPolicy {
         Some(Self {
             on_failure: section.get("on_failure", OnFailure::Block),
             on_dead_letter: section.get("on_dead_letter", OnDeadLetter::Release),
+            rate: section.find("rate"),
             concurrency: section.within("concurrency", defaults.concurrency, 1, 65_536),
             in_flight_per_key,
             timeout: section.within("timeout", defaults.timeout, MILLISECOND, HOUR),
             max_blocked_keys: section.within("max_blocked_keys", 10_000, 1, 1_000_000),
             breaker: section.table("breaker", read_breaker),
-            retry: section.table("retry", read_retry)?,
+            retry: read_retry_policy(section)?,
         })
     }
 }
@@ -239,31 +243,6 @@ fn read_breaker(section: &mut Section<'_, '_, '_>) -> BreakerPolicy {
         failures,
         open,
         open_max,
-    }
-}
-
-/// Waits begin near a second, since most failures pass at once, and end at five minutes: a key that
-/// failed in an outage is not left waiting long after it, and a receiver that always fails sees few
-/// attempts.
-fn read_retry(section: &mut Section<'_, '_, '_>) -> Option<RetryPolicy> {
-    let base = section.within("base", Duration::from_secs(1), MILLISECOND, DAY);
-    let cap = section.within("cap", Duration::from_secs(300).max(base), MILLISECOND, DAY);
-    let attempts_max = section.find::<u32>("attempts_max");
-    if attempts_max == Some(0) {
-        section.problem(
-            "attempts_max",
-            "expected at least 1; leave it out to try for ever",
-        );
-    }
-    match Backoff::try_new(base, cap) {
-        Ok(backoff) => Some(RetryPolicy {
-            backoff,
-            attempts_max,
-        }),
-        Err(error) => {
-            section.problem("cap", error.to_string());
-            None
-        }
     }
 }
 

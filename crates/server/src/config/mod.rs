@@ -5,6 +5,7 @@
 mod problem;
 
 pub mod environment;
+mod failures;
 mod tree;
 
 pub mod quantity;
@@ -32,6 +33,7 @@ pub use limits::Limits;
 pub use listen::ListenAddr;
 pub use load::{Loaded, Overrides, load};
 pub use problem::{Origin, Problem, Problems};
+pub(crate) use quantity::show_duration;
 pub use secret::Secret;
 pub use section::ShownValue;
 pub(crate) use section::{Section, TextOrSecret};

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use serde_json::Value as Json;
 use wayhold_model::admission::Fill;
 use wayhold_model::condition::Condition;
+use wayhold_model::rate::{InvalidRate, Rate};
 use wayhold_model::template::Template;
 
 use crate::config::destination::{DestinationName, InvalidName};
@@ -202,6 +203,17 @@ impl Setting for ListenAddr {
             Self::Unix(path) => Ok(Self::Unix(node.origin.resolve(&path.to_string_lossy()))),
             tcp @ Self::Tcp(_) => Ok(tcp),
         }
+    }
+
+    fn show(&self) -> Json {
+        self.to_string().into()
+    }
+}
+
+impl Setting for Rate {
+    fn read(node: &Node) -> Result<Self, Faults> {
+        let rate = text_of(node).unwrap_or_default().parse();
+        rate.map_err(|error: InvalidRate| Faults::new(error))
     }
 
     fn show(&self) -> Json {

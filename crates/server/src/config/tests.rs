@@ -211,7 +211,7 @@ fn the_environment_sets_lists_tables_and_whole_destinations() {
     let config = loaded.unwrap().config;
     assert_eq!(config.listen.len(), 2);
     let wms = config.destination("wms").unwrap();
-    assert_eq!(wms.delivery.retry.attempts_max, Some(7));
+    assert_eq!(wms.delivery.retry.patience.attempts_max, Some(7));
     let SinkConfig::Webhook(webhook) = &wms.sink else {
         panic!("{wms:?}");
     };
@@ -480,7 +480,7 @@ fn the_documentation_tells_every_key_and_its_default() {
             (Some("destinations"), Some(_), Some(rest)) => {
                 let rest = rest
                     .split_once('.')
-                    .filter(|(table, _)| matches!(*table, "headers" | "properties"));
+                    .filter(|(table, _)| matches!(*table, "headers" | "properties" | "on"));
                 let own = value.key.splitn(3, '.').nth(2).unwrap();
                 format!("destinations.NAME.{}", rest.map_or(own, |(table, _)| table))
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use wayhold_model::verdict::{RetryPolicy, Verdict};
+use wayhold_model::verdict::{RetryPolicy, Tried, Verdict};
 use wayhold_model::{Outcome, OutcomeKind, StoredEvent, Timestamp};
 use wayhold_store::AttemptRecord;
 
@@ -40,6 +40,17 @@ pub(super) enum Settled {
     },
     /// Given up.
     Dead(AttemptRecord),
+}
+
+/// What an attempt means for the whole destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Nothing.
+    Delivery,
+    /// It is paused.
+    Pauses,
+    /// It is disabled.
+    Disables,
 }
 
 impl Prepared {
@@ -85,7 +96,7 @@ impl Sent {
         self.history.attempts.saturating_add(1)
     }
 
-    /// What becomes of it: `now` is lane time, `wall` goes into the record.
+    /// What becomes of it, and of its destination: `now` is lane time, `wall` goes into the record.
     pub(super) fn settle(
         &self,
         outcome: &Outcome,
@@ -93,16 +104,21 @@ impl Sent {
         now: Timestamp,
         wall: Timestamp,
         entropy: u64,
-    ) -> Settled {
+    ) -> (Settled, Reach) {
         let number = self.number();
         // A redrive gets the whole policy anew.
         let before = self
             .history
             .letter
             .map_or(0, |redrive| redrive.attempts_before);
-        let verdict = policy.verdict(number.saturating_sub(before), outcome, now, entropy);
+        let tried = Tried {
+            attempts: number.saturating_sub(before),
+            put_off: self.history.put_off,
+            age: wall.since(self.event.accepted_at),
+        };
+        let verdict = policy.verdict(tried, outcome, now, entropy);
         let Some(failure) = outcome.failure() else {
-            return Settled::Delivered;
+            return (Settled::Delivered, Reach::Delivery);
         };
         let record = AttemptRecord {
             number,
@@ -112,18 +128,31 @@ impl Sent {
             status: failure.status,
             reason: failure.reason.clone(),
         };
+        let after = History {
+            after_unknown: outcome.kind() == OutcomeKind::Unknown,
+            ..self.history
+        };
+        let put_off = History {
+            put_off: self.history.put_off.saturating_add(1),
+            ..after
+        };
         match verdict {
-            Verdict::Settle => Settled::Delivered,
-            Verdict::DeadLetter => Settled::Dead(record),
-            Verdict::RetryAt(at) => Settled::Again {
-                at,
-                record,
-                after: History {
+            Verdict::Settle => (Settled::Delivered, Reach::Delivery),
+            Verdict::DeadLetter => (Settled::Dead(record), Reach::Delivery),
+            Verdict::Disable => (Settled::Dead(record), Reach::Disables),
+            Verdict::Retry { at, counts } => {
+                let counted = History {
                     attempts: number,
-                    after_unknown: outcome.kind() == OutcomeKind::Unknown,
-                    ..self.history
-                },
-            },
+                    put_off: 0,
+                    ..after
+                };
+                let after = if counts { counted } else { put_off };
+                (Settled::Again { at, record, after }, Reach::Delivery)
+            }
+            Verdict::Pause => {
+                let (at, after) = (now, put_off);
+                (Settled::Again { at, record, after }, Reach::Pauses)
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 //! run states live in the catalogue, everything else in the lanes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -104,6 +104,7 @@ impl Dispatcher {
     pub fn start(around: &Surroundings, targets: Vec<Target>) -> Result<Self, LetterError> {
         let mut lanes = BTreeMap::new();
         let mut tasks = JoinSet::new();
+        let (halts, halted) = mpsc::channel(HALTS_MAX);
         for target in targets {
             let holds = holds_of(&around.store, &target)?;
             let Target { record, service } = target;
@@ -130,18 +131,19 @@ impl Dispatcher {
                 clock: Arc::clone(&around.clock),
                 entropy: Arc::clone(&around.entropy),
                 commands: received,
+                halts: halts.clone(),
             });
             tasks.spawn(lane.run());
         }
         let store = around.store.clone();
-        Ok(Self {
-            inner: Arc::new(Inner {
-                store,
-                lanes,
-                changes: tokio::sync::Mutex::new(()),
-                tasks: Mutex::new(tasks),
-            }),
-        })
+        let inner = Arc::new(Inner {
+            store,
+            lanes,
+            changes: tokio::sync::Mutex::new(()),
+            tasks: Mutex::new(tasks),
+        });
+        tokio::spawn(record_halts(Arc::downgrade(&inner), halted));
+        Ok(Self { inner })
     }
 
     /// How a destination's lane is; `None` for a destination without one, and while the server stops.
@@ -200,6 +202,20 @@ impl Dispatcher {
         reason: Option<&str>,
     ) -> Result<DestinationRecord, DispatchError> {
         self.set_run_state(name, RunState::Paused, by, reason).await
+    }
+
+    /// The same, until somebody resumes a destination that is not to be served for longer.
+    ///
+    /// # Errors
+    /// As `pause`.
+    pub async fn disable(
+        &self,
+        name: &str,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Result<DestinationRecord, DispatchError> {
+        self.set_run_state(name, RunState::Disabled, by, reason)
+            .await
     }
 
     /// Ends a pause, or a destination's being disabled.
@@ -373,6 +389,50 @@ impl Inner {
             .ok_or_else(|| DispatchError::Unknown {
                 name: name.to_owned(),
             })
+    }
+}
+
+/// Who stopped a destination that no person stopped.
+const ITSELF: &str = "wayhold";
+
+/// A lane stopped by itself, for what its destination answered.
+#[derive(Debug)]
+pub(super) struct Halt {
+    pub(super) destination: String,
+    pub(super) state: RunState,
+    pub(super) reason: String,
+}
+
+/// Most of these that wait to be recorded: a lane stops once and then waits to be resumed, so more only wait
+/// for their turn.
+const HALTS_MAX: usize = 64;
+
+/// Puts on record which lanes stopped by themselves, until all of them have ended.
+async fn record_halts(dispatcher: Weak<Inner>, mut halted: mpsc::Receiver<Halt>) {
+    while let Some(halt) = halted.recv().await {
+        let Some(inner) = dispatcher.upgrade() else {
+            return;
+        };
+        let Halt {
+            destination,
+            state,
+            reason,
+        } = halt;
+        // Whoever stopped it further meanwhile stands.
+        let is_further = |record: &DestinationRecord| {
+            let further = [RunState::Disabled, RunState::Retired];
+            record.name == destination && further.contains(&record.state)
+        };
+        if inner.store.catalog().destinations().iter().any(is_further) {
+            continue;
+        }
+        let name = destination.clone();
+        let recorded = inner
+            .change_run_state(name, state, ITSELF.to_owned(), Some(reason))
+            .await;
+        if let Err(error) = recorded {
+            warn!(destination, %error, "that the destination stopped is not on record");
+        }
     }
 }
 

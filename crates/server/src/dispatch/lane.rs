@@ -20,15 +20,15 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{debug, error, info, warn};
-use wayhold_model::backoff::Backoff;
+use wayhold_model::backoff::{Backoff, Waits};
 use wayhold_model::breaker::BreakerPolicy;
-use wayhold_model::verdict::RetryPolicy;
+use wayhold_model::verdict::{Patience, RetryPolicy};
 use wayhold_model::{Clock, Position, Timestamp};
 use wayhold_store::{DeadLetter, Delivery, DestinationRecord, Lane, LaneHandle};
 
 use self::errand::{Away, Chosen, Done};
 use super::attempt::{Flight, Prepared};
-use super::dispatcher::Service;
+use super::dispatcher::{Halt, Service};
 use super::order::{Order, OrderPolicy, Redrive, Refill};
 use super::pace::{Openings, Pace, repeats_max};
 use super::snapshot::{LaneSnapshot, LaneState, LastError};
@@ -55,6 +55,8 @@ pub(super) struct Parts {
     /// Dead letters whose redrive was under way.
     pub(super) redriving: Vec<DeadLetter>,
     pub(super) commands: mpsc::Receiver<Command>,
+    /// Takes word that the lane stopped by itself.
+    pub(super) halts: mpsc::Sender<Halt>,
 }
 
 /// What the outside asks of a lane.
@@ -145,6 +147,8 @@ pub(super) struct LaneTask {
     away: Away,
     errands: JoinSet<Done>,
 
+    // Prepared, and held back by the rate; they count as preparing.
+    paced: VecDeque<Prepared>,
     ready: Vec<Attempt>,
     flight: Flight,
     finished: mpsc::Receiver<Finished>,
@@ -155,7 +159,10 @@ pub(super) struct LaneTask {
     unsynced: usize,
 
     commands: mpsc::Receiver<Command>,
+    halts: mpsc::Sender<Halt>,
     stop_by: Option<Instant>,
+    // Whether the sink ever panicked while it was handed attempts.
+    sink_panicked: bool,
     // Whether the lane is to be read from the beginning once nothing is under way.
     rewinding: bool,
     again: bool,
@@ -180,6 +187,7 @@ impl LaneTask {
             holds,
             redriving,
             commands,
+            halts,
         } = parts;
         let (policy, sink) = match service {
             Some(Service { policy, sink }) => (policy, Some(sink)),
@@ -217,7 +225,7 @@ impl LaneTask {
             at_tail: false,
             read_again_at: None,
             order,
-            pace: Pace::new(concurrency, policy.breaker),
+            pace: Pace::new(concurrency, policy.breaker, policy.rate),
             last_chosen: Lot::First,
             preparing: 0,
             retries_away: 0,
@@ -227,6 +235,7 @@ impl LaneTask {
             record_first: repeatable,
             away: Away::default(),
             errands: JoinSet::new(),
+            paced: VecDeque::new(),
             ready: Vec::with_capacity(concurrency.min(BATCH_MAX)),
             flight: Flight::default(),
             finished,
@@ -235,7 +244,9 @@ impl LaneTask {
             delivered: Vec::with_capacity(BATCH_MAX),
             unsynced: 0,
             commands,
+            halts,
             stop_by: None,
+            sink_panicked: false,
             rewinding: false,
             again: false,
             last_error: None,
@@ -325,7 +336,8 @@ impl LaneTask {
         };
         // While the reader is away its return wakes the loop.
         let again = self.read_again_at.filter(|_| self.reader.is_some());
-        let at = start.into_iter().chain(again).min()?;
+        let paced = (!self.paced.is_empty()).then(|| self.pace.next_goes_at());
+        let at = start.into_iter().chain(again).chain(paced).min()?;
         Some(self.steady.instant(at))
     }
 
@@ -413,11 +425,13 @@ fn unserved() -> DeliveryPolicy {
     DeliveryPolicy {
         on_failure: OnFailure::Block,
         on_dead_letter: OnDeadLetter::Hold,
-        retry: RetryPolicy {
-            backoff: Backoff::default(),
+        retry: RetryPolicy::new(Patience {
+            waits: Waits::Backoff(Backoff::default()),
             attempts_max: None,
-        },
+            age_max: None,
+        }),
         breaker: BreakerPolicy::default(),
+        rate: None,
         concurrency: 1,
         in_flight_per_key: 1,
         timeout: Duration::ZERO,

@@ -3,6 +3,7 @@
 //! order.
 
 pub mod dispatcher;
+mod expiry;
 pub mod snapshot;
 
 mod attempt;

@@ -53,8 +53,10 @@ pub(super) struct Turn {
 /// What happened to a delivery before this turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct History {
-    /// Attempts made before.
+    /// Attempts made before that count.
     pub(super) attempts: u32,
+    /// Attempts since the last of these that did not count, in this run.
+    pub(super) put_off: u32,
     /// The dead letter that this turn redrives.
     pub(super) letter: Option<Redrive>,
     /// Whether the attempt before may have arrived all the same.
@@ -73,7 +75,7 @@ pub(super) struct Redrive {
 impl History {
     /// Whether this turn is a first attempt.
     pub(super) fn is_first(&self) -> bool {
-        self.attempts == 0 && self.letter.is_none()
+        self.attempts == 0 && self.put_off == 0 && self.letter.is_none()
     }
 }
 
@@ -430,7 +432,7 @@ impl Order {
             history: History {
                 attempts: redrive.attempts_before,
                 letter: Some(redrive),
-                after_unknown: false,
+                ..History::default()
             },
             at: Timestamp::EPOCH,
             event: Some(Arc::clone(event)),

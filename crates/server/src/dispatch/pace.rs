@@ -1,5 +1,5 @@
-//! How many attempts a lane may start now: run state, breaker, the receiver's own wish to be left
-//! alone, recovery after an outage, and the bound on what an unclean stop may repeat. Pure decisions.
+//! How many attempts a lane may start now: breaker, the receiver's own wish to be left alone, recovery after an
+//! outage, the rate, and the bound on what an unclean stop may repeat. Pure decisions.
 //!
 //! After an outage one probe goes through; then the limit starts at one and grows by one with every
 //! success, so it doubles with every round trip, and a failure halves it. Recovery is no stampede.
@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use wayhold_model::breaker::{Admission, Breaker, BreakerPolicy};
+use wayhold_model::rate::{Bucket, Rate};
 use wayhold_model::verdict::RETRY_AFTER_MAX;
 use wayhold_model::{Outcome, Timestamp};
 
@@ -57,16 +58,18 @@ pub(super) struct Pace {
     probe_chosen: bool,
     // The receiver asked not to be tried before.
     quiet_until: Timestamp,
+    bucket: Option<Bucket>,
 }
 
 impl Pace {
-    pub(super) fn new(concurrency: usize, breaker: BreakerPolicy) -> Self {
+    pub(super) fn new(concurrency: usize, breaker: BreakerPolicy, rate: Option<Rate>) -> Self {
         Self {
             concurrency,
             limit: concurrency,
             breaker: Breaker::new(breaker),
             probe_chosen: false,
             quiet_until: Timestamp::EPOCH,
+            bucket: rate.map(Bucket::new),
         }
     }
 
@@ -110,6 +113,42 @@ impl Pace {
         Some(self.quiet_until).filter(|until| now < *until)
     }
 
+    /// Whether the receiver ever asked to be left alone: if not, nobody need look at a clock.
+    pub(super) fn was_asked_to_wait(&self) -> bool {
+        self.quiet_until > Timestamp::EPOCH
+    }
+
+    /// Whether a rate is to be kept.
+    pub(super) fn has_rate(&self) -> bool {
+        self.bucket.is_some()
+    }
+
+    /// Most attempts that are made ready ahead of their time: what takes a moment to be fetched or recorded
+    /// must not keep the destination below its rate.
+    pub(super) fn ahead_max(&self) -> usize {
+        let Some(bucket) = &self.bucket else {
+            return usize::MAX;
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of at most a million"
+        )]
+        let ahead = (bucket.rate().per_second() * AHEAD.as_secs_f64()) as usize;
+        ahead.max(1)
+    }
+
+    /// Lets one attempt go at `now`, if the rate allows it.
+    pub(super) fn let_one_go(&mut self, now: Timestamp) -> bool {
+        self.bucket.as_mut().is_none_or(|bucket| bucket.take(now))
+    }
+
+    /// When the rate lets the next attempt go.
+    pub(super) fn next_goes_at(&self) -> Timestamp {
+        let bucket = self.bucket.as_ref();
+        bucket.map_or(Timestamp::EPOCH, Bucket::ready_at)
+    }
+
     /// An attempt ended.
     pub(super) fn observe(
         &mut self,
@@ -150,6 +189,9 @@ impl Pace {
     }
 }
 
+/// How far ahead of its time an attempt is made ready where there is a rate: longer than a disk takes to sync.
+const AHEAD: Duration = Duration::from_millis(250);
+
 /// How long a read or a fetch that failed is left alone before it is tried again.
 pub(super) const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -167,7 +209,7 @@ mod tests {
             open: Duration::from_secs(1),
             open_max: Duration::from_secs(4),
         };
-        Pace::new(8, breaker)
+        Pace::new(8, breaker, None)
     }
 
     fn unknown() -> Outcome {

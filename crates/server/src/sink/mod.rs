@@ -16,6 +16,7 @@ pub mod null;
 pub mod webhook;
 
 mod build;
+mod meaning;
 
 #[cfg(test)]
 pub(crate) mod contract;
@@ -29,6 +30,7 @@ use tokio::sync::mpsc;
 use wayhold_model::{Failure, FailureClass, Outcome, StoredEvent};
 
 pub use build::{BuildError, build};
+pub use meaning::meaning;
 
 /// A future that a trait object can return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -112,10 +114,13 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         // Nearly always it has ended: then nothing is made up for it.
         if self.done.is_some() {
-            self.report(Outcome::Unknown(Failure::new(
-                FailureClass::Interrupted,
-                "the attempt was abandoned before it ended",
-            )));
+            self.report(Outcome::Unknown(match std::thread::panicking() {
+                true => Failure::new(FailureClass::Crashed, "handling the event panicked"),
+                false => Failure::new(
+                    FailureClass::Interrupted,
+                    "the attempt was abandoned before it ended",
+                ),
+            }));
         }
     }
 }

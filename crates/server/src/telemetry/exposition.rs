@@ -178,6 +178,11 @@ fn destinations(page: &mut Page<'_>, report: &Report) -> fmt::Result {
         }),
     )?;
     page.counter(
+        "expired",
+        "Deliveries that ended because their event's expirytime passed",
+        all().map(|(name, one)| (of(name), one.accounting.totals.expired)),
+    )?;
+    page.counter(
         "redriven",
         "Redrives of dead letters ever started",
         all().map(|(name, one)| (of(name), one.accounting.totals.redriven)),

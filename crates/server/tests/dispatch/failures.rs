@@ -170,7 +170,7 @@ async fn attempts_are_counted_up_to_their_limit_and_kept_with_the_letter() {
         ))
     });
     let mut policy = policy();
-    policy.retry.attempts_max = Some(3);
+    policy.retry.patience.attempts_max = Some(3);
     let server = Server::start(folder.path(), vec![("a", policy, Arc::clone(&sink))]).await;
     server.accept([keyed(1, 1)]).await;
     until("it is dead", || {

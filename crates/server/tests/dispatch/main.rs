@@ -7,6 +7,7 @@
     reason = "a test ends where what it rests on does not hold"
 )]
 
+mod classes;
 mod destination;
 mod failures;
 mod hand;

@@ -12,9 +12,9 @@ use wayhold::dispatch::{Dispatcher, Service, Surroundings, Target};
 use wayhold::redelivery::Letters;
 use wayhold::sink::Sink;
 use wayhold::telemetry::metrics::Metrics;
-use wayhold_model::backoff::Backoff;
+use wayhold_model::backoff::{Backoff, Waits};
 use wayhold_model::breaker::BreakerPolicy;
-use wayhold_model::verdict::RetryPolicy;
+use wayhold_model::verdict::{Patience, RetryPolicy};
 use wayhold_model::{Clock, DestinationId, DestinationSet, Event, EventParts, Position};
 use wayhold_store::{NewEvent, Options, Store};
 
@@ -27,15 +27,17 @@ pub(crate) fn policy() -> DeliveryPolicy {
     DeliveryPolicy {
         on_failure: OnFailure::Block,
         on_dead_letter: OnDeadLetter::Release,
-        retry: RetryPolicy {
-            backoff,
+        retry: RetryPolicy::new(Patience {
+            waits: Waits::Backoff(backoff),
             attempts_max: None,
-        },
+            age_max: None,
+        }),
         breaker: BreakerPolicy {
             failures: 1_000_000,
             open: Duration::from_millis(10),
             open_max: Duration::from_millis(50),
         },
+        rate: None,
         concurrency: 16,
         in_flight_per_key: 1,
         timeout: Duration::from_secs(5),

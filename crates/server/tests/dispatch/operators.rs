@@ -163,7 +163,7 @@ fn copy_into(from: &Path, to: &Path) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_of_attempts_holds_though_every_attempt_is_followed_by_a_kill() {
     let mut policy = policy();
-    policy.retry.attempts_max = Some(3);
+    policy.retry.patience.attempts_max = Some(3);
     let mut folder = tempfile::tempdir().unwrap();
     let mut numbers = Vec::new();
     for round in 0..5 {

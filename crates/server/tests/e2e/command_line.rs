@@ -41,6 +41,15 @@ fn every_command_answers_a_person_and_a_program() {
             vec!["destinations", "resume", "delivered"],
             "delivered is running",
         ),
+        (vec!["destinations", "explain", "delivered"], "CLASS"),
+        (
+            vec!["destinations", "disable", "delivered", "--reason", "x"],
+            "delivered is disabled",
+        ),
+        (
+            vec!["destinations", "resume", "delivered"],
+            "delivered is running",
+        ),
         (vec!["dead-letters", "list"], "DESTINATION"),
         (vec!["dlq", "list"], "DESTINATION"),
         (vec!["tokens", "list"], "PREFIX"),

@@ -14,6 +14,7 @@ mod backlog;
 mod backups;
 mod bench;
 mod command_line;
+mod failures;
 mod first_minute;
 mod letters;
 mod limits;

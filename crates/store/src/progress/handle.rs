@@ -326,6 +326,17 @@ impl Progress {
         self.change(|memory| memory.fail(lane, sequence, attempt, retry_at));
     }
 
+    /// Records that an attempt failed that does not count, and when the next may start.
+    pub(crate) fn record_put_off(
+        &self,
+        lane: LaneId,
+        sequence: Sequence,
+        attempt: AttemptRecord,
+        retry_at: Timestamp,
+    ) {
+        self.change(|memory| memory.put_off(lane, sequence, attempt, retry_at));
+    }
+
     /// Records that an attempt is about to begin; wait for `durable` before it does.
     pub(crate) fn record_start(&self, lane: LaneId, sequence: Sequence, number: u32) {
         self.change(|memory| memory.start(lane, sequence, number));

@@ -232,6 +232,22 @@ impl Memory {
         }
     }
 
+    /// Records that an attempt failed that does not count, and when the next one, of the same number, may start.
+    pub(super) fn put_off(
+        &mut self,
+        id: LaneId,
+        sequence: Sequence,
+        attempt: AttemptRecord,
+        retry_at: Timestamp,
+    ) {
+        let before = attempt.number.saturating_sub(1);
+        if let Some((retry, attempts)) = self.retry(id, sequence) {
+            retry.attempts = before;
+            retry.retry_at = Some(retry_at);
+            attempts.push(attempt);
+        }
+    }
+
     /// Records that an attempt is about to begin.
     pub(super) fn start(&mut self, id: LaneId, sequence: Sequence, number: u32) {
         if let Some((retry, _)) = self.retry(id, sequence) {

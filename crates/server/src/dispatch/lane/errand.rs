@@ -21,6 +21,7 @@ pub(super) enum Done {
     Refilled(Vec<(Refill, Result<Vec<Position>, ReadError>)>),
     Recorded(Vec<Prepared>, Result<(), NotDurable>),
     Synced(Result<usize, NotDurable>),
+    Halted,
 }
 
 /// A turn whose event is being fetched.
@@ -148,6 +149,7 @@ impl LaneTask {
                 self.away.is_back(Purpose::Record);
                 self.take_recorded(prepared, recorded);
             }
+            Done::Halted => {}
             Done::Synced(settled) => {
                 self.away.is_back(Purpose::Sync);
                 match settled {

@@ -3,10 +3,12 @@
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 use wayhold_model::{Outcome, Timestamp};
-use wayhold_store::{AttemptRecord, Resolution};
+use wayhold_store::{AttemptRecord, Resolution, RunState};
 
 use super::LaneTask;
-use crate::dispatch::attempt::{Sent, Settled};
+use super::errand::Done;
+use crate::dispatch::attempt::{Reach, Sent, Settled};
+use crate::dispatch::dispatcher::Halt;
 use crate::dispatch::pace::Change;
 use crate::dispatch::snapshot::LastError;
 use crate::dispatch::steady::Steady;
@@ -58,13 +60,14 @@ impl LaneTask {
         } else {
             0
         };
-        match sent.settle(
+        let (settled, reach) = sent.settle(
             outcome,
             &self.policy.retry,
             moment.now,
             moment.wall,
             entropy,
-        ) {
+        );
+        match settled {
             Settled::Delivered => {
                 self.metrics
                     .delivery_latency
@@ -90,7 +93,10 @@ impl LaneTask {
                 );
                 if sent.history.letter.is_none() {
                     let retry_at = Steady::to_wall(at, moment.wall, moment.now);
-                    self.handle.record_failure(position, record, retry_at);
+                    match after.put_off {
+                        0 => self.handle.record_failure(position, record, retry_at),
+                        _ => self.handle.record_put_off(position, record, retry_at),
+                    }
                 }
                 self.order.failed(event, sent.history, after, at);
             }
@@ -116,6 +122,45 @@ impl LaneTask {
                 self.order.dead_lettered(position, key, sent.history);
             }
         }
+        match reach {
+            Reach::Delivery => {}
+            Reach::Pauses => self.halt(RunState::Paused, outcome, moment),
+            Reach::Disables => self.halt(RunState::Disabled, outcome, moment),
+        }
+    }
+
+    /// Starts nothing more at the destination, for what it answered. The lane stops at once; that it did is
+    /// put on record by the dispatcher, in one order with what operators want.
+    fn halt(&mut self, state: RunState, outcome: &Outcome, moment: Moment) {
+        let is_new = match self.record.state {
+            RunState::Running => true,
+            RunState::Paused => state == RunState::Disabled,
+            RunState::Disabled | RunState::Retired => false,
+        };
+        let Some(failure) = outcome.failure().filter(|_| is_new) else {
+            return;
+        };
+        let reason = format!("{}: {}", failure.class.name(), failure.reason);
+        warn!(
+            destination = self.record.name,
+            state = state.name(),
+            reason,
+            "destination stopped for what it answered; resume it once that is mended"
+        );
+        self.record.state = state;
+        self.record.since = moment.wall;
+        self.record.reason = Some(reason.clone());
+        let halt = Halt {
+            destination: self.record.name.clone(),
+            state,
+            reason,
+        };
+        let halts = self.halts.clone();
+        // Nobody takes it once the server stops: then the next start finds out again.
+        self.errands.spawn(async move {
+            halts.send(halt).await.ok();
+            Done::Halted
+        });
     }
 
     fn settle_delivered(&mut self, sent: &Sent) {

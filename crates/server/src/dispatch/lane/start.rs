@@ -5,13 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 use wayhold_model::{FailureClass, OutcomeKind, Timestamp};
 use wayhold_store::{AttemptRecord, Delivery, Resolution, RunState};
 
 use super::errand::{Chosen, Done, Purpose, caught};
 use super::{BATCH_MAX, LaneTask, Lot};
 use crate::dispatch::attempt::Prepared;
+use crate::dispatch::expiry::expires_at;
 use crate::dispatch::order::{Next, Turn};
 use crate::dispatch::pace::{Openings, repeats_max};
 use crate::dispatch::steady::Steady;
@@ -28,6 +29,7 @@ impl LaneTask {
     /// Starts as many attempts as run state, pace, order and the bound on repeats allow.
     pub(super) fn start_attempts(&mut self) {
         self.again = false;
+        self.launch_paced();
         if self.rewinding && !self.rewind() {
             return;
         }
@@ -84,6 +86,8 @@ impl LaneTask {
     pub(super) fn openings(&self, now: Timestamp) -> Openings {
         let away = self.flight.len() + self.preparing;
         let room = repeats_max(self.policy.concurrency).saturating_sub(self.unsynced + away);
+        let ahead = self.pace.ahead_max().saturating_sub(self.preparing);
+        let room = room.min(ahead);
         match self.pace.openings(now, away) {
             Openings::Free(openings) => Openings::Free(openings.min(room)),
             other => other,
@@ -223,7 +227,9 @@ impl LaneTask {
     }
 
     pub(super) fn prepared(&mut self, prepared: Prepared) {
-        if self.is_spent(&prepared) {
+        if self.is_expired(&prepared) {
+            self.expire(&prepared);
+        } else if self.is_spent(&prepared) {
             self.give_up(&prepared);
         } else if self.must_record(&prepared) {
             self.to_record.push(prepared);
@@ -232,10 +238,34 @@ impl LaneTask {
         }
     }
 
+    /// Whether the event says that nobody wants it any more. A redrive is somebody who wants it.
+    fn is_expired(&self, prepared: &Prepared) -> bool {
+        let ends = expires_at(&prepared.event.event).filter(|_| prepared.history.letter.is_none());
+        ends.is_some_and(|end| end <= self.clock.now())
+    }
+
+    fn expire(&mut self, prepared: &Prepared) {
+        let (position, history) = (prepared.event.position, prepared.history);
+        self.preparing -= 1;
+        self.retries_away -= usize::from(!history.is_first());
+        if prepared.probe {
+            self.pace.probe_given_up();
+        }
+        info!(
+            destination = self.record.name,
+            %position,
+            attempts = history.attempts,
+            "delivery expired: the event's expirytime has passed"
+        );
+        self.unsynced += 1;
+        self.handle.settle(&prepared.event, Resolution::Expired);
+        self.order.resolved(prepared.event.key_hash, history);
+    }
+
     /// Whether all attempts that policy allows were made: the last one was cut off by a stop, or the
     /// limit was lowered since.
     fn is_spent(&self, prepared: &Prepared) -> bool {
-        let limit = self.policy.retry.attempts_max.unwrap_or(u32::MAX);
+        let limit = self.policy.retry.attempts_ever().unwrap_or(u32::MAX);
         prepared.history.letter.is_none() && prepared.history.attempts >= limit
     }
 
@@ -280,9 +310,38 @@ impl LaneTask {
         before > 0
     }
 
-    /// What is prepared goes out, unless an operator or a stop came in between.
+    /// What is prepared goes out when its time has come.
     pub(super) fn launch(&mut self, prepared: Prepared) {
-        if !self.is_running() {
+        if self.pace.has_rate() {
+            self.paced.push_back(prepared);
+            self.launch_paced();
+        } else {
+            self.launch_now(prepared);
+        }
+    }
+
+    /// What the rate held back goes out, as far as it allows now.
+    fn launch_paced(&mut self) {
+        while !self.paced.is_empty() {
+            // What does not go out at all need not wait for it.
+            if self.may_send() && !self.pace.let_one_go(self.now()) {
+                return;
+            }
+            if let Some(prepared) = self.paced.pop_front() {
+                self.launch_now(prepared);
+            }
+        }
+    }
+
+    /// Whether attempts that were chosen before may still be sent.
+    fn may_send(&self) -> bool {
+        let is_quiet = || self.pace.quiet_until(self.now()).is_some();
+        self.is_running() && !(self.pace.was_asked_to_wait() && is_quiet())
+    }
+
+    /// What is prepared goes out, unless an operator, a stop or the receiver's own wish came in between.
+    fn launch_now(&mut self, prepared: Prepared) {
+        if !self.may_send() {
             let now = self.now();
             self.withdraw(prepared, now);
             return;
@@ -329,16 +388,28 @@ impl LaneTask {
             let sent = self.ready.iter().map(|attempt| attempt.event.position);
             self.handle.settle_delivered(&sent.collect::<Vec<_>>());
         }
-        let ready = &mut self.ready;
-        if catch_unwind(AssertUnwindSafe(|| sink.submit(ready))).is_err() {
-            self.process_metrics.panics.inc();
-            error!(
-                destination = self.record.name,
-                attempts = ready.len(),
-                "the sink panicked; its attempts count as failed"
-            );
+        while !self.ready.is_empty() {
+            // Whoever crashes a sink takes those down that are handed over with it. Once that happened,
+            // each goes alone, so that only the one at fault crashes again.
+            let mut handed = match self.sink_panicked {
+                true => vec![self.ready.remove(0)],
+                false => std::mem::take(&mut self.ready),
+            };
+            let count = handed.len();
+            if catch_unwind(AssertUnwindSafe(|| sink.submit(&mut handed))).is_err() {
+                self.sink_panicked = true;
+                self.process_metrics.panics.inc();
+                error!(
+                    destination = self.record.name,
+                    attempts = count,
+                    "the sink panicked; its attempts count as failed"
+                );
+            }
+            handed.clear();
+            if self.ready.is_empty() {
+                self.ready = handed;
+            }
         }
-        self.ready.clear();
         wayhold_store::failpoint!("lane.sent");
     }
 }

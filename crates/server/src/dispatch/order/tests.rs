@@ -62,11 +62,13 @@ fn secs(secs: u64) -> Timestamp {
 
 const FIRST: History = History {
     attempts: 0,
+    put_off: 0,
     letter: None,
     after_unknown: false,
 };
 const SECOND: History = History {
     attempts: 1,
+    put_off: 0,
     letter: None,
     after_unknown: false,
 };

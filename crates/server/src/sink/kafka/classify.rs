@@ -67,10 +67,19 @@ fn is_of_topic(code: Code) -> bool {
     )
 }
 
+/// The same of a code by its number; `None` where there is no such code, or it is no error.
+pub(crate) fn meaning_of_number(number: i32) -> Option<(OutcomeKind, FailureClass)> {
+    let raw = rdkafka::types::RDKafkaRespErr::try_from(number).ok()?;
+    match Code::from(raw) {
+        Code::NoError => None,
+        code => Some(meaning_of(code)),
+    }
+}
+
 /// What a code says of one record; the class of a success is not used. Only what the broker itself decided
 /// before it wrote anything is "not executed"; a record that was purged may have been sent before it came
 /// back to the queue.
-pub(crate) fn meaning_of(code: Code) -> (OutcomeKind, FailureClass) {
+fn meaning_of(code: Code) -> (OutcomeKind, FailureClass) {
     use FailureClass as Class;
     use OutcomeKind::{Delivered, NotExecuted, Refused, Unknown};
     match code {

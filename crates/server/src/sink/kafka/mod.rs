@@ -12,6 +12,7 @@ mod window;
 mod lifecycle;
 mod sink;
 
+pub(crate) use classify::meaning_of_number;
 pub use sink::KafkaSink;
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod retry_after;
 
 mod sink;
 
+pub(crate) use classify::meaning_of_status;
 pub use sink::WebhookSink;
 
 #[cfg(test)]

@@ -136,6 +136,7 @@ fn a_redriven_delivery_goes_before_any_unsent_later_event_of_its_key() {
         assert_eq!(order.turn(), Some(1));
         let redriven = History {
             attempts: 1,
+            put_off: 0,
             letter: Some(Redrive {
                 letter: 1,
                 attempts_before: 1,

@@ -1,0 +1,141 @@
+//! What a receiver's answer does to its destination, and what `explain` says of it before.
+
+use serde_json::{Value, json};
+
+use crate::support::receiver::Receiver;
+use crate::support::server::{Server, run, stderr, stdout};
+
+fn start(dir: &std::path::Path, receiver: &Receiver) -> Server {
+    let text = format!(
+        r#"
+        [destinations.wms]
+        kind = "webhook"
+        url = "http://{}/hook"
+        allow_networks = ["127.0.0.0/8"]
+        concurrency = 1
+
+        [destinations.wms.retry]
+        waits = ["10s", "10m"]
+
+        [destinations.wms.on."503"]
+        attempts_max = 4
+
+        [destinations.wms.on.not_found]
+        then = "pause"
+
+        [[routes]]
+        to = ["wms"]
+        "#,
+        receiver.authority
+    );
+    std::fs::write(dir.join("wayhold.toml"), text).unwrap();
+    Server::start(dir, &["--config", "wayhold.toml"])
+}
+
+#[test]
+fn a_receiver_that_does_not_know_us_is_paused_until_somebody_mends_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(401);
+    let server = start(dir.path(), &receiver);
+    server.send("order.created", "a", "7");
+    let paused = server.wait_for_destination("wms", "paused", |one| one["by"] == "wayhold");
+    assert_eq!(paused["state"], "paused");
+    let reason = paused["reason"].as_str().unwrap();
+    assert!(reason.starts_with("auth: "), "{reason}");
+    assert_eq!(paused["last_error"]["class"], "auth");
+    let metrics = crate::support::http::ask(&server.metrics, "GET", "/metrics", &[], b"").unwrap();
+    let line = r#"wayhold_attempts_total{destination="wms",outcome="refused",class="auth"} 1"#;
+    assert!(metrics.text().contains(line), "{}", metrics.text());
+
+    receiver.answer(204);
+    server.post("/v1/destinations/wms/resume", "");
+    server.wait_for_destination("wms", "delivered", |one| {
+        one["accounting"]["delivered"] == 1 && one["accounting"]["dead_lettered"] == 0
+    });
+}
+
+#[test]
+fn a_receiver_that_is_gone_is_disabled_and_what_met_it_is_a_dead_letter() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(410);
+    let server = start(dir.path(), &receiver);
+    server.send("order.created", "a", "7");
+    server.wait_for_destination("wms", "disabled", |one| one["state"] == "disabled");
+    server.send("order.created", "b", "7");
+    let letters = server.get("/v1/dead-letters");
+    let letter = &letters["items"][0];
+    let told = (&letter["class"], &letter["fault"], &letter["status"]);
+    assert_eq!(told, (&json!("gone"), &json!("receiver"), &json!(410)));
+    assert_eq!(letter["attempts"][0]["class"], "gone");
+    server.wait_for_destination("wms", "one held", |one| one["pending"] == 1);
+}
+
+#[test]
+fn explain_says_what_would_happen_and_when() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(204);
+    let server = start(dir.path(), &receiver);
+    let one = |question: &str| -> Value {
+        let place = format!("/v1/destinations/wms/explain?{question}");
+        let answer = server.get(&place);
+        assert_eq!(answer["items"].as_array().unwrap().len(), 1, "{answer}");
+        answer["items"][0].clone()
+    };
+    for (question, fields) in [
+        (
+            "status=503&attempt=2",
+            json!({"class": "unavailable", "outcome": "unknown", "fault": "receiver", "then": "retry",
+                "wait_least": "10m", "wait_most": "11m", "counts": true, "attempts_max": 4,
+                "rule": "destinations.wms.on.503"}),
+        ),
+        (
+            "status=503&attempt=4",
+            json!({"then": "dead_letter", "wait_least": null, "counts": null}),
+        ),
+        (
+            "status=429&retry_after=300",
+            json!({"class": "throttled", "then": "retry", "wait_least": "310s", "counts": false,
+                "rule": "usual"}),
+        ),
+        (
+            "class=not_found",
+            json!({"then": "pause", "rule": "destinations.wms.on.not_found"}),
+        ),
+        ("status=410", json!({"then": "disable", "class": "gone"})),
+        (
+            "class=timeout",
+            json!({"wait_least": "10s", "wait_most": "11s"}),
+        ),
+    ] {
+        let told = one(question);
+        for (field, expected) in fields.as_object().unwrap() {
+            assert_eq!(&told[field], expected, "{question}: {field} of {told}");
+        }
+    }
+    for question in ["class=teapot", "status=99", "attempt=x", "speed=1"] {
+        let place = format!("/v1/destinations/wms/explain?{question}");
+        let answer = server.ask("GET", &place, &[], b"");
+        assert_eq!(answer.status, 400, "{question}: {}", answer.text());
+    }
+    assert_eq!(
+        server
+            .ask("GET", "/v1/destinations/x/explain", &[], b"")
+            .status,
+        404
+    );
+
+    let url = server.url();
+    let ask = |arguments: &[&str]| {
+        let whole = ["destinations", "explain", "wms", "--server", &url];
+        let output = run(dir.path(), &[&whole, arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let all = ask(&[]);
+    for class in ["throttled", "dead_letter", "destinations.wms.on.not_found"] {
+        assert!(all.contains(class), "{all}");
+    }
+    let one = ask(&["--status", "503", "--attempt", "2"]);
+    assert!(one.contains("wait_most: 11m"), "{one}");
+    assert!(ask(&["--class", "timeout", "--json"]).contains(r#""wait_least":"10s""#));
+}
