@@ -430,13 +430,17 @@ fn the_number_of_shards_follows_the_cores_and_the_space_to_keep_free_follows_it(
         (
             config.store.shards,
             config.store.min_free_bytes(),
+            config.store.min_free,
             config.shards_chosen,
         )
     };
-    assert_eq!(store(text, 2), (1, 512 << 20, false));
-    assert_eq!(store(text, 16), (4, 544 << 20, false));
+    assert_eq!(store(text, 2), (1, 512 << 20, None, false));
+    assert_eq!(store(text, 16), (4, 544 << 20, None, false));
     let chosen = format!("[store]\nshards = 8\n{text}");
-    assert_eq!(store(&chosen, 2), (8, 1056 << 20, true));
+    assert_eq!(store(&chosen, 2), (8, 1056 << 20, None, true));
+    // What was chosen stays, whatever the number of shards becomes.
+    let chosen = format!("[store]\nmin_free = \"900 MiB\"\n{text}");
+    assert_eq!(store(&chosen, 2), (1, 900 << 20, Some(900 << 20), false));
     for (shards, told) in [
         ("0", "between 1 and 64, not 0"),
         ("65", "between 1 and 64, not 65"),

