@@ -30,7 +30,7 @@ struct EntryBody {
     /// Counts up, never reused.
     number: u64,
     at: String,
-    /// Name of the principal, or `configuration`.
+    /// Name of the principal; `configuration` or `wayhold` where nobody was asked.
     by: String,
     /// `noun.verb`.
     action: String,
