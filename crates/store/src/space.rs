@@ -40,6 +40,8 @@ pub(crate) struct Space {
     free: AtomicU64,
     /// Bytes that are kept only as long as nobody needs the room.
     yielding: AtomicU64,
+    /// Bytes that somebody is making free.
+    promised: Mutex<u64>,
     /// Bytes that compactions are about to write.
     claimed: AtomicU64,
     low: AtomicBool,
@@ -65,6 +67,7 @@ impl Space {
             min_free: AtomicU64::new(min_free),
             free: AtomicU64::new(u64::MAX),
             yielding: AtomicU64::new(0),
+            promised: Mutex::default(),
             claimed: AtomicU64::new(0),
             low: AtomicBool::new(false),
             stopped: Mutex::default(),
@@ -150,6 +153,15 @@ impl Space {
         let claim = Claim { space: self, bytes };
         let claimed = self.claimed.load(Ordering::Relaxed);
         (self.free() >= self.needed().saturating_add(claimed)).then_some(claim)
+    }
+
+    /// Lets `decide` say, of the bytes that the volume lacks and nobody is making free yet, how many it makes
+    /// free. So several shards free together what is lacking, and not each of them all of it.
+    pub(crate) fn make_room<T>(&self, decide: impl FnOnce(u64) -> (T, u64)) -> (T, Promise<'_>) {
+        let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
+        let (decided, bytes) = decide(self.wanted().saturating_sub(*promised));
+        *promised = promised.saturating_add(bytes);
+        (decided, Promise { space: self, bytes })
     }
 
     /// Bytes of the reserve file.
@@ -284,6 +296,34 @@ impl Drop for Claim<'_> {
     }
 }
 
+/// Bytes that somebody is making free.
+#[derive(Debug)]
+pub(crate) struct Promise<'a> {
+    space: &'a Space,
+    bytes: u64,
+}
+
+impl Promise<'_> {
+    /// So many of them are free now, or will not be.
+    pub(crate) fn settle(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.bytes);
+        // First, or somebody would make free what just was.
+        self.space.check();
+        let promised = self.space.promised.lock();
+        let mut promised = promised.unwrap_or_else(PoisonError::into_inner);
+        *promised = promised.saturating_sub(bytes);
+        self.bytes -= bytes;
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.settle(self.bytes);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
@@ -400,6 +440,49 @@ mod tests {
         volume.room.store(131, Ordering::Relaxed);
         space.check();
         assert!(space.is_low());
+    }
+
+    #[test]
+    fn several_make_free_together_what_is_lacking_and_not_each_all_of_it() {
+        let volume = Arc::new(Volume::default());
+        volume.room.store(1_000, Ordering::Relaxed);
+        let space = open(&volume, 100);
+        volume.room.store(82, Ordering::Relaxed);
+        space.check();
+        // 50 bytes are lacking: 32 of what is there are the reserve's.
+        let (lacking, mut first) = space.make_room(|lacking| (lacking, 30));
+        assert_eq!(lacking, 50);
+        let (lacking, second) = space.make_room(|lacking| (lacking, 40));
+        assert_eq!(lacking, 20);
+        let (lacking, _none) = space.make_room(|lacking| (lacking, 0));
+        assert_eq!(lacking, 0);
+        // The first has freed a third of its bytes, the second gives up.
+        volume.room.store(92, Ordering::Relaxed);
+        first.settle(10);
+        drop(second);
+        let (lacking, _none) = space.make_room(|lacking| (lacking, 0));
+        assert_eq!(lacking, 20);
+        drop(first);
+        let (lacking, _none) = space.make_room(|lacking| (lacking, 0));
+        assert_eq!(lacking, 40);
+    }
+
+    #[test]
+    fn room_is_claimed_once_and_given_back() {
+        let volume = Arc::new(Volume::default());
+        volume.room.store(300, Ordering::Relaxed);
+        let space = open(&volume, 100);
+        assert_eq!(space.spare(), 300 - 32 - 100);
+        let claim = space.claim(100).unwrap();
+        assert_eq!(space.spare(), 68);
+        assert!(space.claim(69).is_none());
+        let other = space.claim(68).unwrap();
+        assert_eq!(space.spare(), 0);
+        drop((claim, other));
+        // A reserve that was given up comes back before anything else.
+        space.exhausted();
+        space.check();
+        assert_eq!(space.spare() + space.reserve_bytes(), 168);
     }
 
     #[test]

@@ -680,6 +680,96 @@ async fn shards_that_take_no_more_events_are_compacted_too() {
     store.stop();
 }
 
+/// Accepts events of 1 KiB of which one in a hundred is owed to a destination that is down, delivers the others,
+/// and waits until the retention and the window are over: bytes of the events, and of everything that is left.
+async fn held_of(events: u64, options: &Options) -> (u64, u64) {
+    const BATCH: u64 = 100;
+    let (dir, clock) = (tempfile::tempdir().unwrap(), HandClock::new());
+    let (store, _) = open(dir.path(), options, &clock);
+    let to = destinations(&store, 2);
+    let payload = "x".repeat(1024);
+    let mut lane = store.lane(to[0]).unwrap();
+    let (mut bytes, mut delivered) = (0, 0);
+    for first in (0..events).step_by(1000) {
+        let requests = (first..first + 1000).step_by(100).map(|first| {
+            let batch: Vec<NewEvent> = (first..first + BATCH)
+                .map(|n| {
+                    let to = if n % 100 == 7 { &to[..] } else { &to[..1] };
+                    event(&n.to_string(), &format!("k{}", n % 1000), &payload, to)
+                })
+                .collect();
+            bytes += batch.iter().map(|one| one.event.size() as u64).sum::<u64>();
+            let store = store.clone();
+            tokio::spawn(async move { store.append(batch).await.unwrap() })
+        });
+        for request in requests.collect::<Vec<_>>() {
+            request.await.unwrap();
+        }
+        let read = drain(&mut lane, 1000);
+        delivered += read.len() as u64;
+        let positions: Vec<Position> = read.iter().map(|one| one.event.position).collect();
+        lane.handle().settle_delivered(&positions);
+    }
+    assert_eq!(delivered, events);
+    store.stop();
+    drop((lane, store));
+    // Starting over seals the segment that took the last ones.
+    let (store, _) = open(dir.path(), options, &clock);
+    clock.forward(HOUR * 25);
+    eventually("it is compacted and forgotten", || {
+        let figures = store.figures();
+        // Segments of which little is to be gained stay as they are.
+        let left = figures.segment_bytes + figures.index_bytes + figures.retained_bytes;
+        account(&store, to[0]) == (events, 0)
+            && left < bytes / 33
+            && databases(dir.path()).len() as u64 == figures.segments_closed + 2
+    });
+    assert_eq!(account(&store, to[1]), (events / 100, events / 100));
+    store.stop();
+    drop(store);
+    // What a running store has besides, logs and files made ahead, is bounded by its limits.
+    let (store, _) = open(dir.path(), options, &clock);
+    assert_eq!(
+        drain(&mut store.lane(to[1]).unwrap(), 1000).len() as u64,
+        events / 100
+    );
+    store.stop();
+    (bytes, occupied(dir.path()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_in_a_hundred_holds_about_one_in_a_hundred() {
+    let options = Options {
+        segment_rows: 65_536,
+        segment_bytes: 2 << 20,
+        group_bytes: 1 << 20,
+        queue_bytes: 64 << 20,
+        tail_bytes: 8 << 20,
+        compaction_gain: 1 << 20,
+        ..tiny()
+    };
+    let (accepted, held) = held_of(24_000, &options).await;
+    assert!(held * 100 <= accepted * 3, "{held} of {accepted}");
+}
+
+/// `cargo test -p wayhold-store --test compaction -- --ignored --nocapture`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "writes some gigabytes"]
+async fn one_in_a_hundred_of_a_million_at_the_limits_of_production() {
+    let options = Options {
+        min_free: Some(0),
+        checkpoint_after: Duration::from_secs(1),
+        retention: Duration::ZERO,
+        ..Options::default()
+    };
+    let (accepted, held) = held_of(1_000_000, &options).await;
+    println!(
+        "accepted {accepted} bytes, held {held} bytes: {:.2} %",
+        held as f64 * 100.0 / accepted as f64
+    );
+    assert!(held * 100 <= accepted * 3, "{held} of {accepted}");
+}
+
 /// What is still owed, as an export of the stopped store has it.
 fn exported(stopped: &StoppedStore) -> Vec<String> {
     let mut exported = Vec::new();

@@ -156,6 +156,7 @@ struct StoreBody {
 struct SegmentsBody {
     active: u64,
     closed: u64,
+    compacted: u64,
     retained: u64,
 }
 
@@ -319,7 +320,8 @@ impl StoreBody {
             shards: figures.shards,
             segments: SegmentsBody {
                 active: figures.segments_active,
-                closed: figures.segments_closed,
+                closed: figures.segments_closed - figures.segments_compacted,
+                compacted: figures.segments_compacted,
                 retained: figures.segments_retained,
             },
             bytes: BytesBody {

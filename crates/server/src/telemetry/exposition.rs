@@ -211,10 +211,24 @@ fn store(page: &mut Page<'_>, report: &Report) -> fmt::Result {
         "Segments by state",
         [
             ("active", figures.segments_active),
-            ("closed", figures.segments_closed),
+            (
+                "closed",
+                figures.segments_closed - figures.segments_compacted,
+            ),
+            ("compacted", figures.segments_compacted),
             ("retained", figures.segments_retained),
         ]
         .map(|(state, n)| ([("state", state)], n)),
+    )?;
+    page.counter(
+        "compactions_total",
+        "Compactions of segments of which most was resolved",
+        [([], figures.compactions)],
+    )?;
+    page.counter(
+        "compacted_bytes_total",
+        "Bytes on disk that compactions gave back",
+        [([], figures.compacted_bytes)],
     )?;
     page.gauge(
         "store_bytes",

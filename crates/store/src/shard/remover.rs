@@ -41,40 +41,46 @@ pub(crate) fn run(shard: &Shard, stop: &AtomicBool) {
 /// Removes what is due, or stops in the middle when told to.
 pub(crate) fn run_once(shard: &Shard, stop: &AtomicBool) {
     let pace = Pace { shard, stop };
-    for segment in due(shard) {
+    let (due, mut promise) = shard.space.make_room(|lacking| due(shard, lacking));
+    for segment in due {
         if stop.load(Ordering::Acquire) {
             return;
         }
+        let bytes = segment.bytes.load(Ordering::Relaxed);
         pace.remove(&segment);
+        promise.settle(bytes);
     }
 }
 
-/// Segments whose retention is over, those that a reader held when theirs was, and those that were compacted.
-fn due(shard: &Shard) -> Vec<Arc<Segment>> {
+/// With their bytes: segments whose retention is over where the volume lacks so many bytes, those that a reader held when theirs was, and those that were compacted.
+fn due(shard: &Shard, lacking: u64) -> (Vec<Arc<Segment>>, u64) {
     let retained = shard.retained();
     if retained.is_empty() {
-        return retained;
+        return (retained, 0);
     }
+    let bytes = |segment: &Arc<Segment>| segment.bytes.load(Ordering::Relaxed);
+    let goes = |segment: &&Arc<Segment>| segment.is_dropped() || segment.is_replaced();
+    let going: u64 = retained.iter().filter(goes).map(bytes).sum();
     let now = shard.clock.now().as_micros();
     let kept: Vec<Kept> = retained
         .iter()
-        .filter(|segment| !segment.is_dropped() && !segment.is_replaced())
+        .filter(|segment| !goes(segment))
         .map(|segment| Kept {
             number: segment.number(),
-            bytes: segment.bytes.load(Ordering::Relaxed),
+            bytes: bytes(segment),
             age: Duration::from_micros(now.saturating_sub(segment.resolved_at().unwrap_or(now))),
         })
         .collect();
     let limits = Limits {
         time: shard.options.retention,
         bytes: shard.retention_bytes.load(Ordering::Relaxed),
-        wanted: shard.space.wanted(),
+        wanted: lacking.saturating_sub(going),
     };
     let over: BTreeSet<u64> = over(&kept, limits).into_iter().collect();
-    let is_due = |segment: &Arc<Segment>| {
-        segment.is_dropped() || segment.is_replaced() || over.contains(&segment.number())
-    };
-    retained.into_iter().filter(is_due).collect()
+    let is_due = |segment: &Arc<Segment>| goes(&segment) || over.contains(&segment.number());
+    let due: Vec<Arc<Segment>> = retained.into_iter().filter(is_due).collect();
+    let sum = due.iter().map(bytes).sum();
+    (due, sum)
 }
 
 struct Pace<'a> {

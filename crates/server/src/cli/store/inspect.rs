@@ -96,6 +96,7 @@ fn segment_body(store: &StoppedStore, segment: &SegmentInventory) -> Value {
         "events": segment.rows,
         "first": segment.span.map(|(first, _)| first),
         "last": segment.span.map(|(_, last)| last),
+        "compacted": segment.covers.is_some(),
         "newest_accepted_at": newest,
         "bytes": segment.bytes,
         "log_bytes": segment.wal_bytes,
@@ -133,6 +134,7 @@ fn print(answer: &Value, output: &mut Output) {
                     "first",
                     "last",
                     "sealed",
+                    "compacted",
                     "resolved",
                     "bytes",
                     "log_bytes",
@@ -144,8 +146,17 @@ fn print(answer: &Value, output: &mut Output) {
             .collect();
         output.table(
             [
-                "SEGMENT", "EVENTS", "FIRST", "LAST", "SEALED", "RESOLVED", "BYTES", "LOG",
-                "PENDING", "PROBLEM",
+                "SEGMENT",
+                "EVENTS",
+                "FIRST",
+                "LAST",
+                "SEALED",
+                "COMPACTED",
+                "RESOLVED",
+                "BYTES",
+                "LOG",
+                "PENDING",
+                "PROBLEM",
             ],
             &rows,
         );

@@ -128,6 +128,7 @@ fn to_format_1(shard: &Shard) {
              ALTER TABLE dead_letters DROP COLUMN referred;
              DROP TABLE referred;
              DROP TABLE owner;
+             DROP TABLE compacted;
              PRAGMA user_version = 1; PRAGMA wal_checkpoint(TRUNCATE);",
         )
         .unwrap();

@@ -143,11 +143,40 @@ fn a_file_of_an_older_format_is_told_from_a_damaged_one() {
     let path = dir.path().join("7.idx");
     IndexFile::write(&SystemDisk, &path, IDENTITY, &recent(8)).unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
-    for (format, expected) in [(FORMAT - 1, true), (FORMAT + 1, false)] {
+    for (format, expected) in [(PLAIN - 1, true), (FORMAT + 1, false)] {
         bytes[8..12].copy_from_slice(&format.to_le_bytes());
         std::fs::write(&path, &bytes).unwrap();
         let error = IndexFile::open(&SystemDisk, &path).unwrap_err();
         assert_eq!(matches!(error, IndexError::Older(_)), expected, "{error}");
         assert_eq!(matches!(error, IndexError::Newer(_)), !expected, "{error}");
+    }
+}
+
+#[test]
+fn a_file_of_a_compacted_segment_says_what_it_covers_and_knows_what_it_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("7.idx");
+    let recent = recent(40);
+    let identity = Identity {
+        covers: Some((3, 900)),
+        ..IDENTITY
+    };
+    IndexFile::write(&SystemDisk, &path, identity, &recent).unwrap();
+    let file = IndexFile::open(&SystemDisk, &path).unwrap();
+    assert_eq!((file.first, file.last, file.rows), (3, 900, 40));
+    assert_eq!(file.identity, identity);
+    assert!(file.says(&recent));
+    let entries = recent.entries();
+    for sequence in 0..=1_000 {
+        let is_held = entries.iter().any(|entry| entry.sequence == sequence);
+        assert_eq!(file.holds(&SystemDisk, sequence).unwrap(), is_held);
+    }
+    let first = file.first_row(&SystemDisk).unwrap().unwrap();
+    assert_eq!(first, Identified::from(&entries[0]));
+    let loaded = file.load(&SystemDisk).unwrap();
+    for entry in entries {
+        let found = file.find(&SystemDisk, entry.id_hash).unwrap();
+        assert_eq!(found, Some(Identified::from(entry)));
+        assert_eq!(loaded.identity_at(entry.sequence), found);
     }
 }
