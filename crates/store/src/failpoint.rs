@@ -75,6 +75,7 @@ mod armed {
             checkpoint_after: Duration::from_millis(150),
             removal_step: 64 * 1024,
             compaction_gain: 1,
+            compaction_every: Duration::from_millis(50),
             ..options
         }
     }

@@ -47,6 +47,8 @@ pub struct Options {
     pub removal_step: u64,
     /// A compaction gives back at least this many bytes: less is not worth two syncs and another file.
     pub compaction_gain: u64,
+    /// How often it is looked for segments to compact: disk is given back that much later.
+    pub compaction_every: Duration,
     /// How often the mark is synced: it bounds the tail that is copied after a power cut.
     pub mark_sync: Duration,
     /// Page size of segment files, in bytes.
@@ -77,6 +79,7 @@ impl Default for Options {
             checkpoint_after: Duration::from_secs(30),
             removal_step: 2 * MIB,
             compaction_gain: 4 * MIB,
+            compaction_every: Duration::from_millis(500),
             mark_sync: Duration::from_millis(100),
             page_size: 4096,
             readers_open: 16,

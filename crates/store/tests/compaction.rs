@@ -18,7 +18,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use disk::{HookedDisk, occupied};
 use support::{HandClock, copy_of, destinations, drain, event, eventually, files, ids, open, tiny};
@@ -39,6 +39,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 fn eager() -> Options {
     Options {
         compaction_gain: 1,
+        compaction_every: Duration::from_millis(20),
         ..tiny()
     }
 }
@@ -101,10 +102,22 @@ fn databases(dir: &Path) -> Vec<String> {
     names
 }
 
+/// As `eventually`: removing many files goes with pauses, which a slow disk makes long.
+fn patiently(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(200),
+            "never came true: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Waits until all that is closed was compacted and its sources are gone, the accounts being exact meanwhile.
 fn until_compacted(store: &Store, dir: &Path, to: &[DestinationId]) {
     let accounts: Vec<_> = to.iter().map(|one| account(store, *one)).collect();
-    eventually("it is compacted", || {
+    patiently("it is compacted", || {
         let now: Vec<_> = to.iter().map(|one| account(store, *one)).collect();
         assert_eq!(now, accounts);
         let figures = store.figures();
@@ -186,7 +199,8 @@ async fn what_is_owed_survives_whole_and_in_order_and_the_rest_gives_its_room_ba
         }
         assert_eq!(drain(&mut store.lane(to[0]).unwrap(), 50).len(), 0);
         // What was left out is still one event with its receipt, and known by its trace.
-        for (n, position) in (0..160).zip(&positions) {
+        // But for the newest, which memory may still hold.
+        for (n, position) in (0..150).zip(&positions) {
             let again = store.append(vec![mostly(n, &to)]).await.unwrap()[0];
             assert!(
                 again.duplicate && again.position == *position,
@@ -431,8 +445,10 @@ async fn a_damaged_index_file_of_a_compacted_segment_is_made_again_from_its_rows
     store.stop();
     drop(store);
     let index = dir.path().join("g1/s0").join(segment).with_extension("idx");
-    for at in [30, 130, 400] {
+    for part in 0..4 {
         let mut bytes = std::fs::read(&index).unwrap();
+        // In the header, and in sections behind it.
+        let at = 30 + part * (bytes.len() - 60) / 3;
         bytes[at] ^= 1;
         std::fs::write(&index, bytes).unwrap();
         let (store, _) = open(dir.path(), &eager(), &clock);
@@ -670,7 +686,13 @@ async fn shards_that_take_no_more_events_are_compacted_too() {
     store_events(&store, 0..64, &to).await;
     store.set_shards(2, "ada", None).unwrap();
     deliver(&store, to[0]);
-    eventually("it is compacted", || databases(dir.path()).len() == 1);
+    patiently("it is compacted", || {
+        let figures = store.figures();
+        let compacted = figures.segments_compacted;
+        compacted > 0
+            && figures.segments_closed == compacted
+            && databases(dir.path()).len() as u64 == compacted
+    });
     store.stop();
     drop(store);
     let (store, recovery) = open(dir.path(), &eager(), &clock);
@@ -716,7 +738,7 @@ async fn held_of(events: u64, options: &Options) -> (u64, u64) {
     // Starting over seals the segment that took the last ones.
     let (store, _) = open(dir.path(), options, &clock);
     clock.forward(HOUR * 25);
-    eventually("it is compacted and forgotten", || {
+    patiently("it is compacted and forgotten", || {
         let figures = store.figures();
         // Segments of which little is to be gained stay as they are.
         let left = figures.segment_bytes + figures.index_bytes + figures.retained_bytes;

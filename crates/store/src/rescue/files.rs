@@ -160,7 +160,9 @@ fn kind_of(name: &str) -> Kind {
         (Ok(number), "db") => Kind::Segment(number),
         (Ok(number), "idx") => Kind::Index(number),
         (Ok(number), _) if is_part => Kind::SegmentPart(number),
-        (Ok(_), "db.gone" | "db.new" | "db.new-wal" | "db.new-shm") => Kind::Passing,
+        (Ok(_), "db.gone" | "db.new" | "db.new-wal" | "db.new-shm" | "db.new-journal") => {
+            Kind::Passing
+        }
         _ if name.ends_with(".tmp") => Kind::Passing,
         _ => Kind::Unknown,
     }

@@ -27,12 +27,12 @@ impl Opening<'_> {
         (mut retained, mut segments): (Segments, Segments),
         mut remembered: Segments,
     ) -> Result<(Segments, Segments, Segments), OpenError> {
-        // In the order in which they were made: one may be a source of the next.
-        let mut compacted: Segments = segments
-            .iter()
-            .filter(|one| one.is_compacted())
-            .cloned()
-            .collect();
+        let settled = self.settled(&retained, &segments, &remembered);
+        // In the order in which they were made: one may be a source of the next. One whose successor is
+        // recorded was recorded before, and is no more.
+        let is_open =
+            |one: &&Arc<Segment>| one.is_compacted() && !settled.iter().any(|by| replaces(by, one));
+        let mut compacted: Segments = segments.iter().filter(is_open).cloned().collect();
         compacted.sort_unstable_by_key(|one| one.number());
         for one in compacted {
             if let Err(reason) = self.record(&one, &segments) {
@@ -40,10 +40,8 @@ impl Opening<'_> {
                 segments.retain(|other| other.number() != one.number());
             }
         }
-        // One without a database tells it only where that is gone because nobody needs it.
-        let gone = remembered.iter().filter(|one| one.resolved_at().is_some());
-        let known = segments.iter().chain(&retained).chain(gone);
-        let witnesses: Segments = known.filter(|one| one.is_compacted()).cloned().collect();
+        // Whichever was open is recorded now.
+        let witnesses = self.settled(&retained, &segments, &remembered);
         let is_replaced = |one: &Arc<Segment>| witnesses.iter().any(|by| replaces(by, one));
         let leaving: Segments = segments.extract_if(.., |one| is_replaced(one)).collect();
         for one in &leaving {
@@ -57,6 +55,21 @@ impl Opening<'_> {
         }
         remembered.sort_by_cached_key(|one| one.place());
         Ok((retained, segments, remembered))
+    }
+
+    /// Compacted segments that are known to have taken the place of their sources: progress has them recorded, or
+    /// they are resolved. One without a database tells it only where that is gone because nobody needs it.
+    fn settled(
+        &self,
+        retained: &[Arc<Segment>],
+        segments: &[Arc<Segment>],
+        remembered: &[Arc<Segment>],
+    ) -> Segments {
+        let is_recorded = |one: &&Arc<Segment>| self.progress.left_out(one.number()).is_some();
+        let recorded = segments.iter().filter(is_recorded);
+        let gone = remembered.iter().filter(|one| one.resolved_at().is_some());
+        let settled = recorded.chain(retained).chain(gone);
+        settled.filter(|one| one.is_compacted()).cloned().collect()
     }
 
     /// Takes over what a compacted segment left out, and records it where progress does not know it.

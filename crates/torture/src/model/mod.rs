@@ -1,5 +1,5 @@
 //! Random histories of the store against a small reference: accept, repeat, read, settle, set aside, dead-letter,
-//! redrive, discard, drop, reshard, restart, kill, power cut, at limits that a few events reach and at production's.
+//! redrive, discard, drop, compact, reshard, restart, kill, power cut, at limits that a few events reach and at production's.
 //! After each step the store must say what the reference says.
 
 #![expect(
@@ -102,6 +102,9 @@ fn play(history: &History, damaged: bool) -> Seen {
         let mut world = World::new(history, damaged);
         let mut subject = Subject::new(world.open()).unwrap_or_else(|error| broken(&error));
         for (number, step) in history.steps.iter().enumerate() {
+            if matches!(step, Step::Restart | Step::Kill | Step::PowerCut) {
+                subject.count_compactions();
+            }
             let done = take(step, &mut world, &mut subject);
             let done = tokio::time::timeout(STEP_TAKES_MAX, done).await;
             let hangs = |_| Err(format!("is not done after {} s", STEP_TAKES_MAX.as_secs()));
@@ -112,6 +115,7 @@ fn play(history: &History, damaged: bool) -> Seen {
                 ));
             }
         }
+        subject.count_compactions();
         subject.store().stop();
         let end = subject
             .restarted(world.open())

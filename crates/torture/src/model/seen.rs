@@ -22,6 +22,8 @@ pub(super) struct Seen {
     pub(super) repeated: u64,
     /// Events of which only the trace was left.
     pub(super) dropped: u64,
+    /// Compactions of segments.
+    pub(super) compacted: u64,
 }
 
 impl Seen {
@@ -44,6 +46,7 @@ impl Seen {
             cut: self.cut + other.cut,
             repeated: self.repeated + other.repeated,
             dropped: self.dropped + other.dropped,
+            compacted: self.compacted + other.compacted,
         }
     }
 
@@ -66,6 +69,7 @@ impl Seen {
             (self.cut, "a power cut"),
             (self.repeated, "a settlement that a kill took back"),
             (self.dropped, "an event that was dropped"),
+            (self.compacted, "a compaction"),
         ]
         .into_iter()
         .find_map(|(count, what)| (count == 0).then_some(what))

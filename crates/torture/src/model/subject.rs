@@ -149,6 +149,11 @@ impl Subject {
         Ok(())
     }
 
+    /// Counts what the store compacted since it was opened.
+    pub(super) fn count_compactions(&mut self) {
+        self.seen.compacted += self.store.figures().compactions;
+    }
+
     /// Does one step, and compares.
     pub(super) async fn step(&mut self, step: &Step) -> Checked {
         self.step += 1;

@@ -135,6 +135,8 @@ fn tiny() -> Options {
         min_free: Some(0),
         reserve_bytes: 4096,
         checkpoint_after: Duration::ZERO,
+        compaction_gain: 1,
+        compaction_every: Duration::from_millis(5),
         retention: Duration::from_secs(15 * 60),
         retention_bytes: 1024 * 1024,
         ..Options::default()

@@ -234,6 +234,8 @@ impl Script {
             min_free: Some(0),
             reserve_bytes: 4096,
             checkpoint_after: Duration::ZERO,
+            compaction_gain: 1,
+            compaction_every: Duration::from_millis(5),
             removal_step: 8 * 1024,
             mark_sync: Duration::from_millis(20),
             page_size: self.page_size,
