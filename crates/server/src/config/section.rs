@@ -2,6 +2,7 @@
 //! value and origin; what nobody asked for is an unknown key. Reading goes on after a problem, so that
 //! all of them are told at once.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Read;
 
@@ -178,6 +179,57 @@ impl<'t, 'e> Section<'t, '_, 'e> {
                 None
             }
         }
+    }
+
+    /// A list of secrets, each by reference; empty where it is absent. `parse` makes of each what it is
+    /// for; its words must not hold the secret.
+    pub(crate) fn secrets<T, E: Display>(
+        &mut self,
+        key: &str,
+        max: usize,
+        parse: impl Fn(&Secret) -> Result<T, E>,
+    ) -> Vec<T> {
+        let Some(node) = self.node(key) else {
+            self.show(key, Json::Array(Vec::new()), Origin::Default);
+            return Vec::new();
+        };
+        let inline = match &node.value {
+            Value::Untyped(text) => inline(text, &node.origin),
+            _ => None,
+        };
+        let Value::List(elements) = inline.as_ref().unwrap_or(&node.value) else {
+            self.problem(
+                key,
+                "expected a list of { env = \"NAME\" } or { file = \"PATH\" }",
+            );
+            return Vec::new();
+        };
+        if elements.len() > max {
+            self.problem(
+                key,
+                format!("expected at most {max}, not {}", elements.len()),
+            );
+        }
+        let mut shown = Vec::new();
+        let mut parsed = Vec::new();
+        for (index, element) in elements.iter().take(max).enumerate() {
+            let read = match self.reading.secret_of(element) {
+                Ok((TextOrSecret::Secret(secret), Some(reference))) => {
+                    shown.push(reference);
+                    parse(&secret).map_err(|error| error.to_string())
+                }
+                Ok(_) => Err("expected { env = \"NAME\" } or { file = \"PATH\" }".to_owned()),
+                Err(message) => Err(message),
+            };
+            match read {
+                Ok(value) => parsed.push(value),
+                Err(message) => {
+                    self.problem_at(element.origin.clone(), &format!("{key}[{index}]"), message);
+                }
+            }
+        }
+        self.show(key, Json::Array(shown), node.origin.clone());
+        parsed
     }
 
     /// A table below this one; empty where it is absent.
@@ -390,9 +442,14 @@ impl Reading<'_> {
 /// A secret's file, without the newline that editors leave at its end.
 fn read_secret(path: &std::path::Path) -> Result<String, std::io::Error> {
     let mut text = String::new();
-    File::open(path)?
-        .take(SECRET_BYTES_MAX)
+    let read = File::open(path)?
+        .take(SECRET_BYTES_MAX + 1)
         .read_to_string(&mut text)?;
+    if u64::try_from(read).unwrap_or(u64::MAX) > SECRET_BYTES_MAX {
+        return Err(std::io::Error::other(format!(
+            "expected at most {SECRET_BYTES_MAX} bytes"
+        )));
+    }
     text.truncate(text.trim_end_matches(['\r', '\n']).len());
     Ok(text)
 }

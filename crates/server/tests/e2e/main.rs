@@ -3,7 +3,8 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "a test may end where it finds what it did not expect"
+    clippy::print_stdout,
+    reason = "a test may end where it finds what it did not expect, and says what it skips"
 )]
 
 #[path = "../support/mod.rs"]
@@ -21,4 +22,5 @@ mod limits;
 mod rescue;
 mod retention;
 mod shards;
+mod signatures;
 mod start_and_stop;

@@ -1,5 +1,6 @@
 //! A receiver of webhooks that answers as the test says and keeps what it was sent.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -19,6 +20,8 @@ pub(crate) struct Receiver {
 /// One request.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
+    /// Names, in lower case, and values of the headers.
+    pub(crate) headers: BTreeMap<String, String>,
     /// Body.
     pub(crate) body: Vec<u8>,
 }
@@ -72,18 +75,19 @@ fn serve(stream: TcpStream, answer: &AtomicU16, kept: &Mutex<Vec<Received>>) {
 fn read(reader: &mut BufReader<TcpStream>) -> Option<Received> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
-    let mut length = 0;
+    let mut headers = BTreeMap::new();
     loop {
         line.clear();
         reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
         let Some((name, value)) = line.trim_end().split_once(':') else {
             break;
         };
-        if name.eq_ignore_ascii_case("content-length") {
-            length = value.trim().parse().ok()?;
-        }
+        headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
-    let mut body = vec![0; length];
+    let length = headers
+        .get("content-length")
+        .map_or(Ok(0), |text| text.parse());
+    let mut body = vec![0; length.ok()?];
     reader.read_exact(&mut body).ok()?;
-    Some(Received { body })
+    Some(Received { headers, body })
 }

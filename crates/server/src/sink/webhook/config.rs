@@ -8,6 +8,7 @@ use url::{Host, Url};
 
 use crate::config::{Choice, NetworkConfig, Section, TextOrSecret};
 use crate::sink::webhook::address::{Denied, Guard};
+use crate::sink::webhook::sign::{SIGNING_KEYS_MAX, SigningKey};
 
 /// A webhook destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct WebhookConfig {
     pub mode: WebhookMode,
     /// Headers of every request, marked sensitive: any of them may be a credential.
     pub headers: HeaderMap,
+    /// Each of them signs every request; a receiver takes one that any key it knows has signed.
+    pub signing_keys: Vec<SigningKey>,
     /// Private and loopback networks it may reach, and by plain `http`: its own and those of
     /// `[network] allow`.
     pub allow_networks: Vec<IpNet>,
@@ -71,12 +74,16 @@ impl WebhookConfig {
         allow_networks.extend(&network.allow);
         let mode = section.get("mode", WebhookMode::Binary);
         let headers = section.table("headers", read_headers);
+        let signing_keys = section.secrets("signing_keys", SIGNING_KEYS_MAX, |secret| {
+            secret.expose().parse::<SigningKey>()
+        });
         let url = read_url(section)?;
         check_reach(&url, &allow_networks, section);
         Some(Self {
             url,
             mode,
             headers,
+            signing_keys,
             allow_networks,
         })
     }

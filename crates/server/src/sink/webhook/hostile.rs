@@ -29,6 +29,7 @@ fn config(port: u16) -> WebhookConfig {
         url: url.parse().unwrap(),
         mode: WebhookMode::Binary,
         headers: HeaderMap::new(),
+        signing_keys: Vec::new(),
         allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
     }
 }
@@ -427,6 +428,8 @@ async fn configured_headers_are_sent_and_no_attribute_can_add_one() {
             "ce-type: contract.tested",
             "content-length: 2",
             "content-type: application/json",
+            // Of "/contract" and "1".
+            "webhook-id: evt_XRTGJAS3NCVSXIBIQHUXDCR5CQOF5OQ6",
         ]
     );
 }

@@ -6,6 +6,7 @@ pub mod address;
 mod classify;
 mod request;
 mod retry_after;
+pub mod sign;
 
 mod sink;
 

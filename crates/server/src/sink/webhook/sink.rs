@@ -21,6 +21,7 @@ use super::classify::{
 use super::config::WebhookConfig;
 use super::request::request_of;
 use super::retry_after::retry_after;
+use super::sign;
 use crate::sink::{Attempt, BoxFuture, BuildError, Sink};
 
 /// Time for the connection alone: name, TCP and TLS. What takes longer is down, and giving up here
@@ -125,13 +126,16 @@ impl Target {
         if let Err(denied) = self.guard.check_literal(&self.config.url) {
             return outcome_of_denial(&self.host, denied);
         }
-        let (headers, body) = match request_of(event, self.config.mode, &self.config.headers) {
+        let request = request_of(event, self.config.mode, &self.config.headers);
+        let (mut headers, body) = match request {
             Ok(parts) => parts,
             Err(error) => {
                 let failure = Failure::new(FailureClass::Mapping, error.to_string());
                 return Outcome::Refused(failure);
             }
         };
+        let keys = &self.config.signing_keys;
+        sign::set_headers(keys, event, &body, self.clock.now(), &mut headers);
         let mut request = Request::new(Method::POST, self.config.url.clone());
         *request.headers_mut() = headers;
         *request.body_mut() = Some(body.into());
