@@ -1,6 +1,7 @@
 //! One attempt on its way, as three types: prepared, sent, settled. Each can only become the next.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use wayhold_model::verdict::{RetryPolicy, Tried, Verdict};
@@ -114,7 +115,10 @@ impl Sent {
         let tried = Tried {
             attempts: number.saturating_sub(before),
             put_off: self.history.put_off,
-            age: wall.since(self.event.accepted_at),
+            age: match self.history.letter {
+                Some(_) => Duration::ZERO,
+                None => wall.since(self.event.accepted_at),
+            },
         };
         let verdict = policy.verdict(tried, outcome, now, entropy);
         let Some(failure) = outcome.failure() else {

@@ -134,7 +134,7 @@ fn class_of_connecting(causes: &[&(dyn Error + 'static)]) -> FailureClass {
 }
 
 /// The errors within, outermost first. An IO error shows what it wraps to `get_ref` only.
-fn causes_of(error: &reqwest::Error) -> Vec<&(dyn Error + 'static)> {
+fn causes_of(error: &dyn Error) -> Vec<&(dyn Error + 'static)> {
     let mut causes = Vec::new();
     let mut next: Option<&(dyn Error + 'static)> = error.source();
     while let Some(cause) = next {
@@ -159,6 +159,37 @@ fn words_of(causes: &[&(dyn Error + 'static)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Some client's error around a cause, as deep as clients nest them.
+    #[derive(Debug, thiserror::Error)]
+    #[error("client error")]
+    struct Client(#[source] io::Error);
+
+    #[test]
+    fn a_cause_is_found_however_deep_it_lies() {
+        use rustls::{AlertDescription, CertificateError};
+        let certificate = rustls::Error::InvalidCertificate(CertificateError::Expired);
+        let handshake = rustls::Error::AlertReceived(AlertDescription::HandshakeFailure);
+        let denied = Denied::NotPublic([127, 0, 0, 1].into());
+        let no_name = Unresolved(io::Error::other("no such name"));
+        for (cause, class) in [
+            (io::Error::other(certificate), FailureClass::Certificate),
+            (io::Error::other(handshake), FailureClass::Tls),
+            (io::Error::other(denied), FailureClass::BlockedAddress),
+            (io::Error::other(no_name), FailureClass::Dns),
+            (
+                io::Error::from(io::ErrorKind::ConnectionRefused),
+                FailureClass::Connect,
+            ),
+            (
+                io::Error::from(io::ErrorKind::TimedOut),
+                FailureClass::Connect,
+            ),
+        ] {
+            let error = Client(io::Error::other(Client(cause)));
+            assert_eq!(class_of_connecting(&causes_of(&error)), class, "{error:?}");
+        }
+    }
 
     /// The whole table: every status there is, by ranges.
     #[test]

@@ -4,6 +4,7 @@ pub mod config;
 
 pub mod address;
 mod classify;
+mod rate_limit;
 mod request;
 mod retry_after;
 pub mod sign;
@@ -15,3 +16,5 @@ pub use sink::WebhookSink;
 
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod unreachable;

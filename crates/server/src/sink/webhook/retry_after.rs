@@ -1,4 +1,5 @@
-//! `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date in one of HTTP's three forms.
+//! `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date in one of HTTP's three forms; and where there is
+//! none, the time of a quota that is used up.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -6,14 +7,18 @@ use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use wayhold_model::Timestamp;
 
+use super::rate_limit::until_filled;
+
 /// How long the receiver wants to be left alone. A date that has passed means not at all; what cannot
-/// be read is as if it were not there; of several the longest counts.
+/// be read is as if it were not there; of several the longest counts. Without any, a quota in `RateLimit` that is
+/// used up says it.
 pub(super) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     headers
         .get_all(RETRY_AFTER)
         .iter()
         .filter_map(|value| parse(value.to_str().ok()?.trim(), now))
         .max()
+        .or_else(|| until_filled(headers))
 }
 
 fn parse(text: &str, now: Timestamp) -> Option<Duration> {
@@ -63,5 +68,17 @@ mod tests {
             }
             assert_eq!(retry_after(&headers, now), expected, "{values:?}");
         }
+    }
+
+    #[test]
+    fn a_quota_that_is_used_up_counts_where_nothing_else_is_said() {
+        let quota = HeaderValue::from_static(r#""burst";r=0;t=30"#);
+        let mut headers = HeaderMap::from_iter([("ratelimit".parse().unwrap(), quota)]);
+        let wait = |headers: &HeaderMap| retry_after(headers, Timestamp::EPOCH);
+        assert_eq!(wait(&headers), Some(Duration::from_secs(30)));
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("40"));
+        assert_eq!(wait(&headers), Some(Duration::from_secs(40)));
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("soon"));
+        assert_eq!(wait(&headers), Some(Duration::from_secs(30)));
     }
 }

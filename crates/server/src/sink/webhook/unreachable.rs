@@ -1,0 +1,81 @@
+//! Which class each way of not getting through has, against real sockets: whoever is woken must be told what to
+//! mend.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
+use wayhold_model::{Clock, FailureClass, OutcomeKind};
+
+use crate::clock::SystemClock;
+use crate::config::{Environment, Overrides, load};
+use crate::sink::contract::{Lane, event};
+use crate::sink::{Sink, build};
+
+/// The webhook sink of this URL; what may be reached is in `allow`.
+fn sink_of(url: &str, allow: &str) -> Arc<dyn Sink> {
+    let text = format!(
+        "[destinations.d]\nkind = \"webhook\"\nurl = \"{url}\"\nallow_networks = [{allow}]\n\
+         [[routes]]\nto = [\"d\"]\n"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wayhold.toml");
+    std::fs::write(&path, text).unwrap();
+    let loaded = load(Some(&path), &Overrides::default(), &Environment::default()).unwrap();
+    let destination = loaded.config.destination("d").unwrap();
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    build(destination, &clock).unwrap()
+}
+
+#[tokio::test]
+async fn whoever_does_not_get_through_says_what_is_in_the_way() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nobody = closed.local_addr().unwrap();
+    drop(closed);
+    // Speaks to every connection at once, and no TLS.
+    let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let no_tls = plain.local_addr().unwrap();
+    let speaking = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = plain.accept().await {
+            stream
+                .write_all(b"HTTP/1.1 400 No TLS here\r\n\r\n")
+                .await
+                .ok();
+        }
+    });
+    let loopback = "\"127.0.0.0/8\", \"::1/128\"";
+    let local = nobody.port();
+    for (url, allow, class) in [
+        (format!("http://{nobody}/"), loopback, FailureClass::Connect),
+        (format!("https://{no_tls}/"), loopback, FailureClass::Tls),
+        (
+            format!("http://{nobody}/"),
+            "",
+            FailureClass::BlockedAddress,
+        ),
+        // By a name, which is checked where it is resolved.
+        (
+            format!("https://localhost:{local}/"),
+            "",
+            FailureClass::BlockedAddress,
+        ),
+    ] {
+        let sink = sink_of(&url, allow);
+        let mut lane = Lane::new(1);
+        lane.submit(&*sink, [event("1", None, b"{}")]);
+        let (outcome, _) = lane.next().await;
+        assert_eq!(
+            outcome.kind(),
+            OutcomeKind::NotExecuted,
+            "{url}: {outcome:?}"
+        );
+        assert_eq!(
+            outcome.failure().unwrap().class,
+            class,
+            "{url}: {outcome:?}"
+        );
+        sink.stop(Duration::from_secs(1)).await;
+    }
+    speaking.abort();
+}
