@@ -9,6 +9,7 @@ pub mod blocking;
 pub mod clock;
 pub mod config;
 pub mod dispatch;
+pub mod fault_proxy;
 pub mod http;
 pub mod ingest;
 pub mod redelivery;

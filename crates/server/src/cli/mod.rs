@@ -7,6 +7,7 @@ pub mod exit;
 pub mod output;
 pub mod paging;
 pub mod process;
+pub mod rehearsal;
 pub mod stop_signal;
 
 pub mod audit;
@@ -15,6 +16,7 @@ pub mod config;
 pub mod dead_letters;
 pub mod demo;
 pub mod destinations;
+pub mod drill;
 pub mod events;
 pub mod health;
 pub mod send;
@@ -64,6 +66,7 @@ enum Command {
     Store(store::Store),
     Send(send::SendFiles),
     Demo(demo::Demo),
+    Drill(drill::Drill),
     Bench(bench::Bench),
 }
 
@@ -73,6 +76,7 @@ impl Command {
             Self::Config(config) => config.run(output),
             Self::Serve(serve) => serve.run(output),
             Self::Bench(bench) => bench.run(output),
+            Self::Drill(drill) => drill.run(output),
             Self::Store(store) => store.run(output),
             Self::Status(status) => block_on(status.run(output)),
             Self::Health(health) => block_on(health.run(output)),

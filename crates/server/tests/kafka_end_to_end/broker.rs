@@ -14,6 +14,8 @@ pub(crate) struct Broker {
     pub(crate) servers: String,
     /// Where a broker of the test's own lives; it ends with the test.
     own: Option<tempfile::TempDir>,
+    /// The loopback port that it names as its own, where that is another's.
+    behind: Option<u16>,
 }
 
 /// A record as the independent client found it.
@@ -33,17 +35,31 @@ impl Broker {
             skip("WAYHOLD_TEST_KAFKA is not set; scripts/services brings one up");
             return None;
         };
-        has_client().then_some(Self { servers, own: None })
+        has_client().then_some(Self {
+            servers,
+            own: None,
+            behind: None,
+        })
     }
 
     /// A Kafka for this test alone, which may be killed. It makes no topic by itself.
     pub(crate) fn own() -> Option<Self> {
+        Self::own_at(None)
+    }
+
+    /// The same, which tells its clients to come to this loopback port.
+    pub(crate) fn own_behind(port: u16) -> Option<Self> {
+        Self::own_at(Some(port))
+    }
+
+    fn own_at(behind: Option<u16>) -> Option<Self> {
         // The shared one tells that this machine can run one at all.
         Self::shared()?;
         let own = tempfile::tempdir().unwrap();
         let mut broker = Self {
             servers: String::new(),
             own: Some(own),
+            behind,
         };
         broker.service(&["up", "kafka"]);
         let lines = broker.service(&["env", "kafka"]);
@@ -108,11 +124,16 @@ impl Broker {
             .own
             .as_ref()
             .expect("only a broker of one's own is moved");
-        let properties = [
-            "auto.create.topics.enable=false",
-            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "allow.everyone.if.no.acl.found=true",
+        let mut properties = vec![
+            "auto.create.topics.enable=false".to_owned(),
+            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+                .to_owned(),
+            "allow.everyone.if.no.acl.found=true".to_owned(),
         ];
+        let behind = self.behind.iter();
+        properties.extend(
+            behind.map(|port| format!("advertised.listeners=PLAINTEXT://127.0.0.1:{port}")),
+        );
         let output = Command::new(script("services"))
             .args(arguments)
             .env("WAYHOLD_SERVICES_DIR", folder.path())

@@ -21,4 +21,5 @@ mod broker;
 mod isolation;
 mod judge;
 mod load;
+mod lost_answers;
 mod outage;

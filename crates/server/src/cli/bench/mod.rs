@@ -7,7 +7,6 @@ pub mod plan;
 
 pub mod folder;
 
-pub mod distribution;
 pub mod sync;
 
 pub mod machine;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::distribution::Distribution;
+use super::super::rehearsal::distribution::Distribution;
 
 /// Most syncs of one kind: enough for a steady p99, and at 64 KiB a quarter of a gibibyte.
 const SYNCS_MAX: usize = 4_000;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::proof::Step;
-use super::receiver::Told;
+use super::super::rehearsal::proof::Step;
+use super::super::rehearsal::receiver::Told;
 
 /// What arrived in the file, in its order.
 #[derive(Debug)]

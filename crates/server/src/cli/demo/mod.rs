@@ -3,19 +3,9 @@
 //! server is killed in the middle, and at the end a checker that knows only the story says what was
 //! lost, reordered or repeated. Modules in suggested reading order.
 
-pub mod story;
-
-pub mod proof;
-
-pub mod receiver;
+pub mod configuration;
 
 pub mod archive;
-
-pub mod server;
-
-pub mod books;
-
-pub mod producer;
 
 pub mod figures;
 
@@ -28,14 +18,18 @@ use tokio::time::Instant;
 
 use super::exit::{Exit, Failure};
 use super::output::Output;
+use super::rehearsal::books::Books;
+use super::rehearsal::producer::{Acknowledged, OnRefusal, produce};
+use super::rehearsal::proof::Proof;
+use super::rehearsal::receiver::{Mood, Receiver};
+use super::rehearsal::server::Server;
+use super::rehearsal::story::Story;
 use archive::Archive;
-use books::Books;
+use configuration::configuration;
 use figures::{Figures, Moment};
-use producer::Acknowledged;
-use proof::Proof;
-use receiver::{Mood, Receiver};
-use server::Server;
-use story::Story;
+
+/// Producers at work: as many requests are in flight at most.
+const PRODUCERS: usize = 16;
 
 /// How often the figures are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -110,10 +104,13 @@ impl Demo {
         let receiver = Receiver::start()
             .await
             .map_err(|error| cannot("the portal cannot listen", &error))?;
-        let server = Server::prepare(&folder, &receiver.url())
-            .map_err(|error| cannot("cannot write into the demo's folder", &error))?;
+        let unwritable = |error| cannot("cannot write into the demo's folder", &error);
+        let server = Server::prepare(&folder).map_err(unwritable)?;
+        server
+            .configure(&configuration(&server.listen(), &receiver.url()))
+            .map_err(unwritable)?;
         let mut stage = Stage {
-            archive: Archive::new(server.archive()),
+            archive: Archive::new(folder.join("archive.ndjson")),
             receiver,
             server,
             acknowledged: Acknowledged::default(),
@@ -202,16 +199,17 @@ impl Stage {
 
     fn begin(&self, demo: &Demo) -> Result<JoinHandle<Result<(), Failure>>, Failure> {
         let mut clients = Vec::new();
-        for _ in 0..producer::PRODUCERS {
+        for _ in 0..PRODUCERS {
             clients.push(self.server.client()?);
         }
         let (events, rate) = (demo.events, demo.rate);
         let story = Story::new(demo.seed).take(events);
         let acknowledged = self.acknowledged.clone();
-        Ok(tokio::spawn(producer::produce(
+        Ok(tokio::spawn(produce(
             story,
             rate,
             clients,
+            OnRefusal::Repeat,
             acknowledged,
         )))
     }

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::super::exit::{Exit, Failure};
 use super::super::output::Output;
 use super::super::process::{Process, this_binary};
-use super::distribution::Distribution;
+use super::super::rehearsal::distribution::Distribution;
 use super::machine;
 use connection::Connection;
 use request::Request;

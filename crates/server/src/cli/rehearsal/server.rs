@@ -1,5 +1,5 @@
-//! The demo's server: this same binary as a process of its own, in a folder of its own, so that it can
-//! be killed like any other. Dropping it ends the process.
+//! The server: this same binary as a process of its own, in a folder of its own, so that it can be killed
+//! like any other. Dropping it ends the process.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -34,26 +34,36 @@ pub struct Server {
 }
 
 impl Server {
-    /// Writes the configuration into the folder, with a free port and a webhook at `receiver`.
+    /// A server in this folder, which is made where it is absent, that is to listen on a free port. It is
+    /// to be configured before it starts.
     ///
     /// # Errors
-    /// When the folder cannot be written or no port can be had.
-    pub fn prepare(folder: &Path, receiver: &str) -> std::io::Result<Self> {
+    /// When the folder cannot be made or no port can be had.
+    pub fn prepare(folder: &Path) -> std::io::Result<Self> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
-        let server = Self {
+        std::fs::create_dir_all(folder)?;
+        Ok(Self {
             folder: folder.to_owned(),
             address: Address::Tcp {
                 host: "127.0.0.1".to_owned(),
                 port,
             },
             process: None,
-        };
-        std::fs::create_dir_all(folder)?;
-        std::fs::write(
-            server.config(),
-            configuration(&format!("127.0.0.1:{port}"), receiver),
-        )?;
-        Ok(server)
+        })
+    }
+
+    /// Writes its configuration, which counts from the next start on.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn configure(&self, configuration: &str) -> std::io::Result<()> {
+        std::fs::write(self.config(), configuration)
+    }
+
+    /// The address to listen on, as a configuration names it.
+    pub fn listen(&self) -> String {
+        let url = self.address.to_string();
+        url.trim_start_matches("http://").to_owned()
     }
 
     /// The configuration file.
@@ -61,9 +71,9 @@ impl Server {
         self.folder.join("wayhold.toml")
     }
 
-    /// The file in which the first destination's events arrive.
-    pub fn archive(&self) -> PathBuf {
-        self.folder.join("archive.ndjson")
+    /// Its data directory, where the configuration says `data = "data"`.
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("data")
     }
 
     /// What the server said, over all its runs.
@@ -74,22 +84,12 @@ impl Server {
     /// A client of this server.
     ///
     /// # Errors
-    /// Never for an address of the demo.
+    /// Never for an address that was made here.
     pub fn client(&self) -> Result<Client, Failure> {
         Client::new(&ServerArguments {
             server: self.address.clone(),
             token_file: None,
         })
-    }
-
-    /// The command that goes on with this configuration and data.
-    pub fn command_line(&self) -> String {
-        let binary = std::env::current_exe().unwrap_or_else(|_| "wayhold".into());
-        format!(
-            "{} serve --config {}",
-            binary.display(),
-            self.config().display()
-        )
     }
 
     /// Where it listens.
@@ -102,6 +102,18 @@ impl Server {
     /// # Errors
     /// When it cannot be started, ends at once, or is not ready in time.
     pub async fn start(&mut self) -> Result<(), Failure> {
+        self.start_until("/readyz").await
+    }
+
+    /// Starts the process and waits until it answers, whether or not it accepts events.
+    ///
+    /// # Errors
+    /// When it cannot be started, ends at once, or does not answer in time.
+    pub async fn start_refusing(&mut self) -> Result<(), Failure> {
+        self.start_until("/livez").await
+    }
+
+    async fn start_until(&mut self, page: &'static str) -> Result<(), Failure> {
         let process = self.spawn().map_err(|error| {
             Failure::new(Exit::Failed, format!("cannot start the server: {error}"))
         })?;
@@ -110,7 +122,7 @@ impl Server {
         let begun = Instant::now();
         loop {
             let mut request = Request::new(Full::new(Bytes::new()));
-            *request.uri_mut() = Uri::from_static("/readyz");
+            *request.uri_mut() = Uri::from_static(page);
             if let Ok(answer) = client.request(request).await
                 && answer.status().is_success()
             {
@@ -185,40 +197,4 @@ impl Server {
             format!("the server {what}; its last words:\n{}", last.join("\n")),
         )
     }
-}
-
-fn configuration(listen: &str, receiver: &str) -> String {
-    format!(
-        r#"# Written by `wayhold demo`. Paths are relative to this file; everything not said here is a default,
-# which `wayhold config show --config wayhold.toml` names.
-data = "data"
-listen = ["{listen}"]
-
-# The first destination: one CloudEvent per line.
-[destinations.archive]
-kind = "file"
-path = "archive.ndjson"
-
-# The second: a customer portal. In the demo it fails and is slow; afterwards nobody listens there,
-# so events wait for it until somebody does.
-[destinations.portal]
-kind = "webhook"
-url = "{receiver}"
-allow_networks = ["127.0.0.0/8"]
-timeout = "5s"
-on_failure = "block"
-
-# Short waits, so that the demo does not take all day.
-[destinations.portal.retry]
-base = "200ms"
-cap = "2s"
-
-[destinations.portal.breaker]
-open = "500ms"
-open_max = "2s"
-
-[[routes]]
-to = ["archive", "portal"]
-"#
-    )
 }

@@ -1,6 +1,7 @@
-//! The demo's producers: they send the story at a steady rate and repeat what was not acknowledged.
-//! Each order belongs to one producer, so its events are sent one after the other, as a shop's own
-//! process would.
+//! The producers: they send the story at a steady rate and repeat what was not answered. Each order
+//! belongs to one producer, so its events are sent one after the other, as a shop's own process would.
+//! Times count from when an event was due, so that a server that is slow cannot hide it by slowing down who
+//! asks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,20 +18,26 @@ use super::super::exit::{Exit, Failure};
 use super::proof::Step;
 use super::story::{Happening, SOURCE};
 
-/// Producers at work: as many requests are in flight at most.
-pub const PRODUCERS: usize = 16;
-
 /// Events that may wait in a producer's hands while the server is away.
 const WAITING_MAX: usize = 64;
 
 /// How long a producer waits before it repeats a request.
 const REPEAT_AFTER: Duration = Duration::from_millis(100);
 
-/// How long the server may be away before the demo gives up.
+/// How long the server may be away before the producers give up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Latencies kept for the figures: those of the last moments.
-const LATENCIES_KEPT: usize = 2_000;
+/// Latencies that `latency` looks at: those of the last moments.
+const LATENCIES_SHOWN: usize = 2_000;
+
+/// What a producer does with an event that is refused for now (429, 503).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnRefusal {
+    /// Sends it again until it is accepted.
+    Repeat,
+    /// Counts it and goes on with the next.
+    GiveUp,
+}
 
 /// What was acknowledged so far. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -40,8 +47,8 @@ pub struct Acknowledged(Arc<Mutex<Record>>);
 struct Record {
     steps: Vec<Step>,
     repeated: u64,
+    refused: u64,
     latencies: Vec<Duration>,
-    next_latency: usize,
 }
 
 impl Acknowledged {
@@ -60,9 +67,22 @@ impl Acknowledged {
         self.with(|record| record.repeated)
     }
 
-    /// The time that half of the last requests took at most, and that 99 of 100 did.
+    /// How many events were refused and given up.
+    pub fn refused(&self) -> u64 {
+        self.with(|record| record.refused)
+    }
+
+    /// How long each acknowledgement took since this was last asked.
+    pub fn take_latencies(&self) -> Vec<Duration> {
+        self.with(|record| std::mem::take(&mut record.latencies))
+    }
+
+    /// The time that half of the last events took at most, and that 99 of 100 did.
     pub fn latency(&self) -> Option<(Duration, Duration)> {
-        let mut latencies = self.with(|record| record.latencies.clone());
+        let mut latencies = self.with(|record| {
+            let first = record.latencies.len().saturating_sub(LATENCIES_SHOWN);
+            record.latencies.get(first..).unwrap_or_default().to_vec()
+        });
         latencies.sort_unstable();
         let at = |share: usize| latencies.get(latencies.len() * share / 100).copied();
         at(50).zip(at(99))
@@ -78,12 +98,7 @@ impl Acknowledged {
                 order: happening.order,
                 step: happening.step,
             });
-            if record.latencies.len() < LATENCIES_KEPT {
-                record.latencies.push(latency);
-            } else if let Some(oldest) = record.latencies.get_mut(record.next_latency) {
-                *oldest = latency;
-            }
-            record.next_latency = (record.next_latency + 1) % LATENCIES_KEPT;
+            record.latencies.push(latency);
         });
     }
 }
@@ -96,6 +111,7 @@ pub async fn produce(
     story: impl Iterator<Item = Happening> + Send,
     per_second: u32,
     clients: Vec<Client>,
+    on_refusal: OnRefusal,
     acknowledged: Acknowledged,
 ) -> Result<(), Failure> {
     let mut hands = Vec::with_capacity(clients.len());
@@ -103,17 +119,17 @@ pub async fn produce(
     for client in clients {
         let (hand, waiting) = mpsc::channel(WAITING_MAX);
         hands.push(hand);
-        producers.spawn(work(waiting, client, acknowledged.clone()));
+        producers.spawn(work(waiting, client, on_refusal, acknowledged.clone()));
     }
     let begun = Instant::now();
-    let gap = Duration::from_secs(1) / per_second.max(1);
     for (number, happening) in (0..).zip(story) {
-        tokio::time::sleep_until(begun + gap * number).await;
+        let due = begun + after(number, per_second);
+        tokio::time::sleep_until(due).await;
         let producer = usize::try_from(happening.order).unwrap_or_default() % hands.len().max(1);
         let Some(hand) = hands.get(producer) else {
             continue;
         };
-        if hand.send(happening).await.is_err() {
+        if hand.send((happening, due)).await.is_err() {
             // The producer gave up; why is what it returned.
             break;
         }
@@ -126,18 +142,25 @@ pub async fn produce(
     Ok(())
 }
 
+/// When the event of this number, from 0, is due.
+fn after(number: u64, per_second: u32) -> Duration {
+    let nanos = u128::from(number) * 1_000_000_000 / u128::from(per_second.max(1));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
 async fn work(
-    mut waiting: mpsc::Receiver<Happening>,
+    mut waiting: mpsc::Receiver<(Happening, Instant)>,
     mut client: Client,
+    on_refusal: OnRefusal,
     acknowledged: Acknowledged,
 ) -> Result<(), Failure> {
-    while let Some(happening) = waiting.recv().await {
+    while let Some((happening, due)) = waiting.recv().await {
         let given_up = Instant::now() + PATIENCE;
         loop {
             let begun = Instant::now();
             let failure = match client.request(request(&happening)?).await {
                 Ok(answer) if answer.status() == StatusCode::ACCEPTED => {
-                    acknowledged.add(&happening, begun.elapsed());
+                    acknowledged.add(&happening, due.elapsed());
                     break;
                 }
                 Ok(answer) => {
@@ -146,6 +169,10 @@ async fn work(
                         || answer.status() == StatusCode::TOO_MANY_REQUESTS;
                     if !for_now {
                         return Err(failure);
+                    }
+                    if on_refusal == OnRefusal::GiveUp {
+                        acknowledged.with(|record| record.refused += 1);
+                        break;
                     }
                     failure
                 }
@@ -183,4 +210,21 @@ fn request(happening: &Happening) -> Result<Request<Full<Bytes>>, Failure> {
         headers.insert(name, value);
     }
     Ok(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_due_at_the_rate_that_was_asked_for_also_after_days() {
+        for (number, per_second, millis) in [
+            (0, 1_000, 0),
+            (1_500, 1_000, 1_500),
+            (1, 3, 333),
+            (10_000_000_000, 3, 3_333_333_333_333),
+        ] {
+            assert_eq!(after(number, per_second).as_millis(), millis);
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! The demo's second destination: a webhook receiver that is well, then refuses everything for a
-//! while, then is slow. What it confirms it remembers, in the order of its confirmations.
+//! A webhook receiver that is well, refuses everything, is slow, or forgets. What it confirms it remembers,
+//! in the order of its confirmations.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -21,6 +21,9 @@ use super::proof::Step;
 /// How long a slow receiver thinks about each event.
 const SLOW: Duration = Duration::from_millis(60);
 
+/// A forgetful receiver forgets one confirmation in so many.
+const FORGETS_ONE_IN: u64 = 100;
+
 /// How the receiver feels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
@@ -30,6 +33,8 @@ pub enum Mood {
     Failing,
     /// Confirms, but takes its time.
     Slow,
+    /// Confirms everything and forgets some of it: what a judge must find.
+    Forgetful,
 }
 
 /// The receiver, from outside. Cheap to clone.
@@ -44,6 +49,7 @@ struct State {
     mood: Mood,
     confirmed: Vec<Step>,
     rejected: u64,
+    forgotten: u64,
 }
 
 /// What the checker needs of an event's data.
@@ -68,6 +74,7 @@ impl Receiver {
                 mood: Mood::Well,
                 confirmed: Vec::new(),
                 rejected: 0,
+                forgotten: 0,
             })),
         };
         let serving = receiver.clone();
@@ -78,6 +85,11 @@ impl Receiver {
     /// Where events are to be sent.
     pub fn url(&self) -> String {
         format!("http://{}/events", self.address)
+    }
+
+    /// The port of that place.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Changes how it feels.
@@ -134,21 +146,30 @@ impl Receiver {
         if self.with(|state| state.mood) == Mood::Slow {
             tokio::time::sleep(SLOW).await;
         }
-        let confirmed = self.with(|state| {
-            let confirms = state.mood != Mood::Failing;
-            if confirms {
-                state.confirmed.push(Step { order, step });
-            } else {
-                state.rejected += 1;
-            }
-            confirms
-        });
+        let confirmed = self.with(|state| state.decide(Step { order, step }));
         *response.status_mut() = if confirmed {
             StatusCode::NO_CONTENT
         } else {
             StatusCode::SERVICE_UNAVAILABLE
         };
         Ok(response)
+    }
+}
+
+impl State {
+    /// Whether it confirms.
+    fn decide(&mut self, step: Step) -> bool {
+        if self.mood == Mood::Failing {
+            self.rejected += 1;
+            return false;
+        }
+        let number = self.confirmed.len() as u64 + self.forgotten + 1;
+        if self.mood == Mood::Forgetful && number.is_multiple_of(FORGETS_ONE_IN) {
+            self.forgotten += 1;
+        } else {
+            self.confirmed.push(step);
+        }
+        true
     }
 }
 

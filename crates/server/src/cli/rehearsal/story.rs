@@ -1,4 +1,4 @@
-//! The demo's events: a made-up week of a European online shop. Orders are placed, paid and picked,
+//! The events: a made-up week of a European online shop. Orders are placed, paid and picked,
 //! parcels get an SSCC and leave, some deliveries fail and are tried again. One seed is one story, to
 //! the byte; every order's events carry their number within the order, so a checker needs no other
 //! source to know what should arrive and in which order.
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use serde_json::json;
 
-/// Source of all events of the demo.
+/// Source of all events of the story.
 pub const SOURCE: &str = "/demo/shop";
 
 /// Orders under way at the same time: enough keys that several move at once.
