@@ -269,8 +269,13 @@ impl Space {
         }
     }
 
-    /// A write was refused for lack of space: accepting stops and the reserve is given up.
+    /// A write was refused for lack of space: accepting stops and the reserve is given up. Neither helps where the
+    /// volume has so much room that both would end at the next look: then what lies below the volume is full.
     pub(crate) fn exhausted(&self) {
+        let looked = self.disk.space(&self.reserve.with_file_name(""));
+        if looked.is_ok_and(|space| space.free >= self.enough_for_reserve()) {
+            return;
+        }
         self.low.store(true, Ordering::Relaxed);
         if self.reserved.swap(false, Ordering::Relaxed) {
             warn!(
@@ -417,6 +422,19 @@ mod tests {
             space.check();
             assert_eq!((space.reserve_bytes(), space.is_low()), (32, false));
         }
+    }
+
+    #[test]
+    fn a_refusal_on_a_volume_with_room_gives_nothing_up() {
+        let volume = Arc::new(Volume::default());
+        volume.room.store(1_000, Ordering::Relaxed);
+        let space = open(&volume, 100);
+        // A thin volume whose store is full says so at the sync, and has room all the same.
+        space.exhausted();
+        assert_eq!((space.reserve_bytes(), space.is_low()), (32, false));
+        volume.room.store(100 + 64 + 31, Ordering::Relaxed);
+        space.exhausted();
+        assert_eq!((space.reserve_bytes(), space.is_low()), (0, true));
     }
 
     #[test]
