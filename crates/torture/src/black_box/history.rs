@@ -378,13 +378,20 @@ pub fn archived(path: &Path) -> Vec<Arrival> {
     for file in renamed {
         let text = std::fs::read_to_string(&file).unwrap();
         let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
-        // Blocks that could not be written are found as zeros.
-        let kept = whole.lines().filter(|line| !line.contains('\0'));
-        arrivals.extend(kept.map(archived_line));
+        arrivals.extend(whole.lines().filter_map(readable).map(archived_line));
     }
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    arrivals.extend(text.lines().map(archived_line));
+    arrivals.extend(text.lines().filter_map(readable).map(archived_line));
     arrivals
+}
+
+/// What can be read of a line. Blocks that could not be written, and were never confirmed, are found as zeros; what
+/// follows them is the line, or the rest of one that is gone.
+fn readable(line: &str) -> Option<&str> {
+    match line.rsplit_once('\0') {
+        Some((_, rest)) => rest.starts_with("{\"specversion\"").then_some(rest),
+        None => Some(line),
+    }
 }
 
 fn archived_line(line: &str) -> Arrival {
@@ -412,6 +419,16 @@ fn archived_line(line: &str) -> Arrival {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zeros_of_lost_blocks_hide_no_line_behind_them() {
+        let whole = r#"{"specversion":"1.0"}"#;
+        assert_eq!(readable(whole), Some(whole));
+        for lost in ["\0", "{\"specver\0\0"] {
+            assert_eq!(readable(&format!("{lost}{whole}")), Some(whole));
+            assert_eq!(readable(&format!("{lost}rest\"}}")), None);
+        }
+    }
 
     #[test]
     fn a_refusal_settles_its_own_attempt_and_none_that_was_left_open_before() {
