@@ -427,9 +427,6 @@ fn needed(shard: &Shard, segment: &Segment) -> Result<Vec<u64>, super::index_fil
             None => needed.extend(sequences),
         }
     }
-    if planted!("compaction-forgets") {
-        needed.pop_last();
-    }
     Ok(needed.into_iter().collect())
 }
 

@@ -35,7 +35,7 @@ const fn mutant(name: &'static str, found_by: Check) -> Mutant {
 }
 
 /// All of them, with the names that the product plants them by.
-const MUTANTS: [Mutant; 18] = [
+const MUTANTS: [Mutant; 17] = [
     mutant("answer-before-sync", POWER_CUTS),
     mutant("failure-answered-as-success", FAILED_SYNC),
     mutant("append-after-a-failed-sync", FAILING_DISK),
@@ -45,7 +45,6 @@ const MUTANTS: [Mutant; 18] = [
     mutant("ids-forgotten-at-restart", KILLS),
     mutant("settle-before-the-answer", KILLS),
     mutant("delete-before-acknowledgement", KILLS),
-    mutant("compaction-forgets", KILLS),
     mutant("key-order-ignored", WELL),
     mutant("letter-without-its-bit", KILLS),
     mutant("bit-without-its-letter", KILLS),
