@@ -21,6 +21,7 @@ mod first_minute;
 mod letters;
 mod limits;
 mod lost_answers;
+mod network_faults;
 mod rescue;
 mod retention;
 mod shards;
