@@ -346,7 +346,15 @@ fn the_example_is_valid_with_and_without_what_is_off_by_default() {
             writeln!(all, "{line}").unwrap();
         }
     }
-    let environment = Environment::new([("WMS_AUTHORIZATION", "x"), ("KAFKA_PASSWORD", "x")]);
+    let environment = Environment::new([
+        ("WMS_AUTHORIZATION", "x"),
+        ("WMS_SIGNING_KEY", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"),
+        (
+            "WMS_SIGNING_KEY_NEXT",
+            "whsk_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+        ),
+        ("KAFKA_PASSWORD", "x"),
+    ]);
     load_with(&all, &Overrides::default(), &environment).unwrap();
 }
 
