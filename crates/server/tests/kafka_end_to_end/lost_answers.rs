@@ -19,10 +19,10 @@ const LOST_ELSEWHERE: &str = "WAYHOLD_LOST_ANSWERS";
 const ONE_IN: u64 = 2;
 
 /// Keys, spread over the topic's partitions.
-const KEYS: u64 = 40;
+const KEYS: u64 = 8;
 
-/// Events of one request.
-const BATCH: u64 = 100;
+/// Events of one request: several of each key, and few enough to arrive within the time of one wait.
+const BATCH: u64 = 24;
 
 #[test]
 fn lost_answers_of_a_broker_lose_no_record_and_reorder_none() {
