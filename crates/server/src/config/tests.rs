@@ -353,6 +353,10 @@ fn the_example_is_valid_with_and_without_what_is_off_by_default() {
             "WMS_SIGNING_KEY_NEXT",
             "whsk_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
         ),
+        (
+            "WMS_CA",
+            include_str!("../sink/webhook/client/certificates/authority.pem"),
+        ),
         ("KAFKA_PASSWORD", "x"),
     ]);
     load_with(&all, &Overrides::default(), &environment).unwrap();

@@ -1,6 +1,8 @@
 //! Which addresses a webhook may reach: public ones, and those of networks the operator allowed.
 //! Every address is checked where it is about to be connected to, so neither a spelling of it nor a
-//! name that changes its mind gets around the check.
+//! name that changes its mind gets around the check. A network that is allowed does not bring along what
+//! hands out credentials to whoever asks: link-local addresses and metadata services are reached only
+//! where one is named exactly.
 //!
 //! Ranges: IANA's IPv4 and IPv6 special-purpose address registries, and the metadata services of
 //! clouds that lie in public ranges.
@@ -51,7 +53,11 @@ impl Guard {
     pub fn check(&self, address: IpAddr) -> Result<(), Denied> {
         // ::ffff:127.0.0.1 connects to 127.0.0.1 and is judged as that.
         let address = address.to_canonical();
-        if self.allow.iter().any(|net| net.contains(&address)) {
+        let exactly_only = is_link_local_or_metadata(address);
+        let allows = |net: &IpNet| {
+            net.contains(&address) && (!exactly_only || net.prefix_len() == net.max_prefix_len())
+        };
+        if self.allow.iter().any(allows) {
             return Ok(());
         }
         if !is_public(address) {
@@ -88,6 +94,37 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
+/// Whether a machine's own network or its cloud answers there. Also where the address is written into
+/// one of IPv6 that a gateway translates.
+fn is_link_local_or_metadata(address: IpAddr) -> bool {
+    let address = match address {
+        IpAddr::V6(address) => embedded_v4(address).map_or(IpAddr::V6(address), IpAddr::V4),
+        IpAddr::V4(_) => address,
+    };
+    EXACTLY_ONLY.iter().any(|net| net.contains(&address))
+}
+
+/// The IPv4 address that a NAT64 (`64:ff9b::/96`) or 6to4 (`2002::/16`) address stands for.
+fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let (high, low) = match address.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => (high, low),
+        _ => return None,
+    };
+    Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+}
+
+/// Addresses that are reached only where one is named exactly.
+const EXACTLY_ONLY: [IpNet; 8] = [
+    IpNet::V4(v4(169, 254, 0, 0, 16)), // link-local; holds most metadata services
+    IpNet::V4(v4(100, 100, 100, 200, 32)), // metadata of one cloud
+    IpNet::V4(v4(168, 63, 129, 16, 32)), // platform service of one cloud
+    IpNet::V4(v4(192, 0, 0, 192, 32)), // metadata of one cloud
+    IpNet::V6(v6(0xfe80, 0, 0, 10)),   // link-local
+    IpNet::V6(v6_host(0xfd00, 0xec2, 0x254)), // metadata of one cloud
+    IpNet::V6(v6_host(0xfd20, 0xce, 0x254)), // metadata of one cloud
+    IpNet::V6(v6_host(0xfd00, 0xc1, 0xa9fe)), // metadata of one cloud
+];
+
 const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> Ipv4Net {
     Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix)
 }
@@ -116,6 +153,11 @@ const NOT_PUBLIC_V4: [Ipv4Net; 19] = [
 
 const fn v6(a: u16, b: u16, c: u16, prefix: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0), prefix)
+}
+
+/// The one address `a:b::last`.
+const fn v6_host(a: u16, b: u16, last: u16) -> Ipv6Net {
+    Ipv6Net::new_assert(Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, last), 128)
 }
 
 /// Nothing outside is routed on the internet: loopback, unique local, link-local, multicast, NAT64.
@@ -222,6 +264,38 @@ mod tests {
         assert_eq!(guard_mapped.check_literal(&url), Ok(()));
         let (url, guard_other) = guard("http://10.0.0.1/", &["127.0.0.0/8"]);
         assert!(guard_other.check_literal(&url).is_err());
+    }
+
+    #[test]
+    fn no_allowed_network_brings_along_link_local_or_metadata_addresses() {
+        for (host, wider) in [
+            ("169.254.169.254", "169.254.0.0/16"),
+            ("169.254.169.254", "169.254.169.254/31"),
+            ("169.254.1.1", "0.0.0.0/0"),
+            ("100.100.100.200", "100.64.0.0/10"),
+            ("168.63.129.16", "168.63.0.0/16"),
+            ("192.0.0.192", "192.0.0.0/24"),
+            ("[::ffff:169.254.169.254]", "0.0.0.0/0"),
+            ("[fe80::1]", "fe80::/10"),
+            ("[fd00:ec2::254]", "fd00::/8"),
+            ("[fd20:ce::254]", "fc00::/7"),
+            ("[fd00:c1::a9fe]", "::/0"),
+            ("[64:ff9b::a9fe:a9fe]", "64:ff9b::/96"),
+            ("[2002:a9fe:a9fe::1]", "2002::/16"),
+        ] {
+            let (url, wide) = guard(&format!("http://{host}/"), &[wider]);
+            let denied = wide.check_literal(&url).unwrap_err();
+            // What the denial says to add does allow it.
+            let exactly = denied.to_string();
+            let exactly = exactly.split('"').nth(1).unwrap();
+            let (url, exact) = guard(&format!("http://{host}/"), &[exactly]);
+            assert_eq!(exact.check_literal(&url), Ok(()), "{host} {exactly}");
+        }
+        // Others of the same network are what was allowed.
+        let (url, wide) = guard("http://100.100.100.201/", &["100.64.0.0/10"]);
+        assert_eq!(wide.check_literal(&url), Ok(()));
+        let (url, wide) = guard("http://[64:ff9b::a00:1]/", &["64:ff9b::/96"]);
+        assert_eq!(wide.check_literal(&url), Ok(()));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use url::{Host, Url};
 
 use crate::config::{Choice, NetworkConfig, Section, TextOrSecret};
 use crate::sink::webhook::address::{Denied, Guard};
+use crate::sink::webhook::client::config::ClientConfig;
 use crate::sink::webhook::sign::{SIGNING_KEYS_MAX, SigningKey};
 
 /// A webhook destination.
@@ -22,6 +23,8 @@ pub struct WebhookConfig {
     pub headers: HeaderMap,
     /// Each of them signs every request; a receiver takes one that any key it knows has signed.
     pub signing_keys: Vec<SigningKey>,
+    /// How its client connects and how long it waits.
+    pub client: ClientConfig,
     /// Private and loopback networks it may reach, and by plain `http`: its own and those of
     /// `[network] allow`.
     pub allow_networks: Vec<IpNet>,
@@ -77,6 +80,7 @@ impl WebhookConfig {
         let signing_keys = section.secrets("signing_keys", SIGNING_KEYS_MAX, |secret| {
             secret.expose().parse::<SigningKey>()
         });
+        let client = ClientConfig::read(section);
         let url = read_url(section)?;
         check_reach(&url, &allow_networks, section);
         Some(Self {
@@ -84,6 +88,7 @@ impl WebhookConfig {
             mode,
             headers,
             signing_keys,
+            client,
             allow_networks,
         })
     }

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use wayhold_model::{Outcome, OutcomeKind};
 
 use super::WebhookSink;
+use super::client::config::ClientConfig;
 use super::config::{WebhookConfig, WebhookMode};
 use crate::clock::SystemClock;
 use crate::sink::contract::{
@@ -23,13 +24,14 @@ use crate::sink::{BoxFuture, Sink};
 /// Stands for the credential in a webhook's URL.
 const TOKEN: &str = "tOkEn-in-the-path";
 
-fn config(port: u16) -> WebhookConfig {
+pub(super) fn config(port: u16) -> WebhookConfig {
     let url = format!("http://127.0.0.1:{port}/{TOKEN}?key={TOKEN}");
     WebhookConfig {
         url: url.parse().unwrap(),
         mode: WebhookMode::Binary,
         headers: HeaderMap::new(),
         signing_keys: Vec::new(),
+        client: ClientConfig::default(),
         allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
     }
 }
@@ -39,7 +41,7 @@ fn sink_of(config: &WebhookConfig) -> WebhookSink {
 }
 
 /// A request as a receiver sees it.
-struct Request {
+pub(super) struct Request {
     head: Vec<String>,
     body: Vec<u8>,
 }
@@ -69,7 +71,7 @@ impl Request {
     }
 }
 
-async fn read_request(connection: &mut BufReader<TcpStream>) -> Option<Request> {
+pub(super) async fn read_request(connection: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut head = Vec::new();
     loop {
         let mut line = String::new();
@@ -96,14 +98,14 @@ async fn read_request(connection: &mut BufReader<TcpStream>) -> Option<Request> 
 }
 
 /// A receiver on its own port that treats each connection with `treat`, and counts them.
-struct Receiver {
-    address: SocketAddr,
-    connections: Arc<AtomicUsize>,
+pub(super) struct Receiver {
+    pub(super) address: SocketAddr,
+    pub(super) connections: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Receiver {
-    async fn start<F, T>(treat: T) -> Self
+    pub(super) async fn start<F, T>(treat: T) -> Self
     where
         T: Fn(BufReader<TcpStream>) -> F + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
@@ -126,7 +128,7 @@ impl Receiver {
     }
 
     /// A receiver that writes these bytes after each request, over and over.
-    async fn repeating(first: &'static [u8], then: &'static [u8]) -> Self {
+    pub(super) async fn repeating(first: &'static [u8], then: &'static [u8]) -> Self {
         Self::start(move |mut connection| async move {
             if read_request(&mut connection).await.is_none() {
                 return;
@@ -147,7 +149,7 @@ impl Drop for Receiver {
 }
 
 /// One attempt at a receiver; its outcome.
-async fn attempt_at(sink: &WebhookSink, wait: Duration) -> Outcome {
+pub(super) async fn attempt_at(sink: &WebhookSink, wait: Duration) -> Outcome {
     let mut lane = Lane::new(1);
     lane.attempt_timeout = wait;
     lane.submit(sink, [event("1", None, b"{}")]);
@@ -160,6 +162,9 @@ async fn attempt_at(sink: &WebhookSink, wait: Duration) -> Outcome {
 
 /// Long enough for an answer on loopback, short enough for a test that waits for it to pass.
 const SHORT: Duration = Duration::from_millis(400);
+
+/// Longer than anything takes that should end by itself.
+const LONG: Duration = Duration::from_secs(10);
 
 struct WebhookRig {
     sink: WebhookSink,
@@ -250,6 +255,16 @@ async fn an_answer_that_never_comes_whole_is_unknown_and_bounded() {
             b"HTTP/1.1 200 OK\r\nX-Long: ",
             b"aaaaaaaaaaaaaaaaaaaaaaaa",
         ),
+        (
+            "a length that is no number",
+            b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+            b"",
+        ),
+        (
+            "two lengths",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+            b"",
+        ),
     ] {
         let receiver = Receiver::repeating(first, then).await;
         let sink = sink_of(&config(receiver.address.port()));
@@ -295,6 +310,90 @@ async fn a_body_without_end_is_not_read_and_the_status_counts() {
         Outcome::Delivered
     );
     assert_eq!(receiver.connections.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_body_that_is_wrong_does_not_change_the_status_and_its_connection_is_given_up() {
+    for (name, answer) in [
+        (
+            "chunks that are none",
+            &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\nab\r\n"[..],
+        ),
+        (
+            "a chunk of more bytes than there are",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nab",
+        ),
+        (
+            "a body that is cut off",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nab",
+        ),
+        (
+            "HTTP/1.0 that ends with its connection",
+            b"HTTP/1.0 200 OK\r\n\r\nab",
+        ),
+        (
+            "compressed data that is none, which nobody unpacks",
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\nab",
+        ),
+    ] {
+        let receiver = Receiver::repeating(answer, b"").await;
+        let sink = sink_of(&config(receiver.address.port()));
+        for connections in 1..=2 {
+            let outcome = attempt_at(&sink, LONG).await;
+            assert_eq!(outcome, Outcome::Delivered, "{name}");
+            let made = receiver.connections.load(Ordering::SeqCst);
+            assert_eq!(made, connections, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_reset_after_the_request_leaves_it_unknown() {
+    let receiver = Receiver::start(|mut connection| async move {
+        read_request(&mut connection).await;
+        connection.get_ref().set_zero_linger().unwrap();
+    })
+    .await;
+    let outcome = attempt_at(&sink_of(&config(receiver.address.port())), LONG).await;
+    assert_eq!(outcome.kind(), OutcomeKind::Unknown, "{outcome:?}");
+    assert_eq!(receiver.connections.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_redirect_to_itself_is_one_request() {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&requests);
+    let receiver = Receiver::start(move |mut connection| {
+        let count = Arc::clone(&count);
+        async move {
+            while read_request(&mut connection).await.is_some() {
+                count.fetch_add(1, Ordering::SeqCst);
+                let answer = b"HTTP/1.1 307 Here\r\nLocation: /\r\nContent-Length: 0\r\n\r\n";
+                if connection.write_all(answer).await.is_err() {
+                    return;
+                }
+            }
+        }
+    })
+    .await;
+    let outcome = attempt_at(&sink_of(&config(receiver.address.port())), LONG).await;
+    assert_eq!(outcome.kind(), OutcomeKind::Refused, "{outcome:?}");
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn the_head_of_an_answer_has_a_time_of_its_own() {
+    let receiver = Receiver::start(|mut connection| async move {
+        read_request(&mut connection).await;
+        connection.read_u8().await.ok();
+    })
+    .await;
+    let mut config = config(receiver.address.port());
+    config.client.header_timeout = Some(Duration::from_millis(50));
+    // The attempt itself would wait for an hour.
+    let outcome = attempt_at(&sink_of(&config), Duration::from_secs(3600)).await;
+    assert_eq!(outcome.kind(), OutcomeKind::Unknown, "{outcome:?}");
+    assert!(outcome.failure().unwrap().reason.contains("50ms"));
 }
 
 #[tokio::test]

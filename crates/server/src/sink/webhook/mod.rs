@@ -4,6 +4,7 @@ pub mod config;
 
 pub mod address;
 mod classify;
+pub mod client;
 mod rate_limit;
 mod request;
 mod retry_after;

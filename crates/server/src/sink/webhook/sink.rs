@@ -1,35 +1,23 @@
-//! The webhook sink: one task per attempt over a pooled HTTP/1.1 client that is told to do nothing on
-//! its own. It follows no redirect, reads no proxy from the environment, decodes nothing, keeps no
-//! cookies and never tries twice. A crash loses only what was in flight, which is then sent again.
+//! The webhook sink: one task per attempt over a pooled client that is told to do nothing on its own. A
+//! crash loses only what was in flight, which is then sent again.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::redirect::Policy;
-use reqwest::{Client, Method, Request, Response, retry};
+use reqwest::{Method, Request, Response};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use wayhold_model::{Clock, Failure, FailureClass, Outcome};
 
 use super::address::Guard;
-use super::classify::{
-    Unresolved, outcome_of_denial, outcome_of_error, outcome_of_status, outcome_of_timeout,
-};
+use super::classify::{outcome_of_denial, outcome_of_error, outcome_of_status, outcome_of_timeout};
+use super::client::{Client, Names, NoAnswer, SystemNames};
 use super::config::WebhookConfig;
 use super::request::request_of;
 use super::retry_after::retry_after;
 use super::sign;
 use crate::sink::{Attempt, BoxFuture, BuildError, Sink};
-
-/// Time for the connection alone: name, TCP and TLS. What takes longer is down, and giving up here
-/// keeps it certain that nothing was sent.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long an unused connection is kept: below the 60 s after which common receivers close it.
-const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Most bytes of an answer's body that are read, so that the connection can be used again.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
@@ -39,8 +27,6 @@ const ANSWER_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a probe waits for an answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-
-const USER_AGENT: &str = concat!("Wayhold/", env!("CARGO_PKG_VERSION"));
 
 /// Posts to a URL.
 #[derive(Debug)]
@@ -68,8 +54,18 @@ impl WebhookSink {
         window: usize,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, BuildError> {
+        Self::start_with(config, window, clock, Arc::new(SystemNames))
+    }
+
+    /// The same with another way to look names up.
+    pub(super) fn start_with(
+        config: &WebhookConfig,
+        window: usize,
+        clock: Arc<dyn Clock>,
+        names: Arc<dyn Names>,
+    ) -> Result<Self, BuildError> {
         let guard = Guard::new(&config.url, &config.allow_networks);
-        let client = client_of(config, guard.clone(), window)?;
+        let client = Client::new(&config.url, guard.clone(), &config.client, names, window)?;
         Ok(Self {
             target: Arc::new(Target {
                 host: config.url.host_str().unwrap_or_default().to_owned(),
@@ -140,10 +136,12 @@ impl Target {
         *request.headers_mut() = headers;
         *request.body_mut() = Some(body.into());
         let deadline = Instant::now() + attempt.timeout;
-        match timeout_at(deadline, self.client.execute(request)).await {
-            Err(_) => outcome_of_timeout(&self.host, attempt.timeout),
-            Ok(Err(error)) => outcome_of_error(&self.host, &error),
-            Ok(Ok(response)) => {
+        match self.client.execute(request, deadline).await {
+            Err(NoAnswer::Late(wait)) => {
+                outcome_of_timeout(&self.host, wait.unwrap_or(attempt.timeout))
+            }
+            Err(NoAnswer::Failed(error)) => outcome_of_error(&self.host, &error),
+            Ok(response) => {
                 let wait = retry_after(response.headers(), self.clock.now());
                 let outcome = outcome_of_status(&self.host, response.status(), wait);
                 let body_deadline = deadline.min(Instant::now() + ANSWER_BODY_TIMEOUT);
@@ -163,22 +161,24 @@ impl Target {
         let mut request = Request::new(Method::OPTIONS, self.config.url.clone());
         *request.headers_mut() = self.config.headers.clone();
         let host = &self.host;
-        match timeout(PROBE_TIMEOUT, self.client.execute(request)).await {
-            Ok(Ok(response)) => {
+        let deadline = Instant::now() + PROBE_TIMEOUT;
+        match self.client.execute(request, deadline).await {
+            Ok(response) => {
                 let status = response.status().as_u16();
                 Ok(format!(
                     "{host} can be reached; it answered {status} to OPTIONS"
                 ))
             }
-            Ok(Err(error)) => {
+            Err(NoAnswer::Failed(error)) => {
                 let outcome = outcome_of_error(host, &error);
                 Err(failure_of(&outcome)
                     .unwrap_or_else(|| Failure::new(FailureClass::Connect, "no answer")))
             }
-            Err(_) => Err(Failure::new(
-                FailureClass::Timeout,
-                format!("no answer from {host} within {PROBE_TIMEOUT:?}"),
-            )),
+            Err(NoAnswer::Late(wait)) => {
+                let wait = wait.unwrap_or(PROBE_TIMEOUT);
+                let reason = format!("no answer from {host} within {wait:?}");
+                Err(Failure::new(FailureClass::Timeout, reason))
+            }
         }
     }
 }
@@ -191,33 +191,6 @@ impl std::fmt::Debug for Target {
     }
 }
 
-fn client_of(config: &WebhookConfig, guard: Guard, window: usize) -> Result<Client, BuildError> {
-    // Fails only when the process has one already, which is as good.
-    drop(rustls::crypto::ring::default_provider().install_default());
-    let mut builder = Client::builder()
-        .user_agent(USER_AGENT)
-        .http1_only()
-        .redirect(Policy::none())
-        .retry(retry::never())
-        .referer(false)
-        .no_proxy()
-        .tcp_nodelay(true)
-        .connect_timeout(CONNECT_TIMEOUT)
-        .pool_idle_timeout(POOL_IDLE_TIMEOUT)
-        .pool_max_idle_per_host(window)
-        .dns_resolver(Arc::new(CheckedResolver { guard }));
-    if config.url.scheme() != "https" {
-        // No TLS, no roots: a machine without certificates can still post to its own network.
-        builder = builder.tls_certs_only([]);
-    }
-    builder.build().map_err(|error| {
-        BuildError(format!(
-            "HTTP client cannot be built: {}",
-            error.without_url()
-        ))
-    })
-}
-
 /// Reads an answer's body so far that its connection may be used again; beyond that, dropping it
 /// closes the connection.
 async fn read_some(mut response: Response) {
@@ -227,28 +200,5 @@ async fn read_some(mut response: Response) {
             Some(rest) => left = rest,
             None => return,
         }
-    }
-}
-
-/// Resolves a name and lets it through only when every address it has may be reached; the connection
-/// goes to exactly these addresses.
-struct CheckedResolver {
-    guard: Guard,
-}
-
-impl Resolve for CheckedResolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        let guard = self.guard.clone();
-        Box::pin(async move {
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0))
-                .await
-                .map_err(Unresolved)?
-                .collect();
-            for address in &found {
-                guard.check(address.ip())?;
-            }
-            let addresses: Addrs = Box::new(found.into_iter());
-            Ok(addresses)
-        })
     }
 }
