@@ -29,6 +29,8 @@ const ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("GET", "/v1/dead-letters/{id}", Some("read")),
     ("POST", "/v1/dead-letters/{id}/redrive", Some("operate")),
     ("POST", "/v1/dead-letters/{id}/discard", Some("operate")),
+    ("GET", "/v1/destinations/{name}/explain", Some("read")),
+    ("POST", "/v1/destinations/{name}/disable", Some("operate")),
     ("GET", "/v1/shards", Some("read")),
     ("PUT", "/v1/shards", Some("operate")),
     ("GET", "/v1/tokens", Some("admin")),
