@@ -221,12 +221,12 @@ fn store(page: &mut Page<'_>, report: &Report) -> fmt::Result {
         .map(|(state, n)| ([("state", state)], n)),
     )?;
     page.counter(
-        "compactions_total",
+        "compactions",
         "Compactions of segments of which most was resolved",
         [([], figures.compactions)],
     )?;
     page.counter(
-        "compacted_bytes_total",
+        "compacted_bytes",
         "Bytes on disk that compactions gave back",
         [([], figures.compacted_bytes)],
     )?;

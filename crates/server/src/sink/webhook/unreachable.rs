@@ -49,11 +49,6 @@ async fn whoever_does_not_get_through_says_what_is_in_the_way() {
     for (url, allow, class) in [
         (format!("http://{nobody}/"), loopback, FailureClass::Connect),
         (format!("https://{no_tls}/"), loopback, FailureClass::Tls),
-        (
-            format!("http://{nobody}/"),
-            "",
-            FailureClass::BlockedAddress,
-        ),
         // By a name, which is checked where it is resolved.
         (
             format!("https://localhost:{local}/"),
