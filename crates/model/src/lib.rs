@@ -12,6 +12,7 @@ pub mod webhook_id;
 
 pub mod attribute;
 pub mod condition;
+pub mod place;
 pub mod pointer;
 mod predicate;
 pub mod template;

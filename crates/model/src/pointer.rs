@@ -1,9 +1,12 @@
 //! JSON pointers (RFC 6901) read from JSON text without building a document: everything off the path is
 //! skipped, so the cost is one pass and the memory is the value's own.
 
+use std::borrow::Cow;
 use std::fmt;
 
+use serde::Deserialize as _;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
 /// Most steps of a pointer; nesting beyond is not read.
 const STEPS_MAX: usize = 32;
@@ -29,15 +32,38 @@ impl Pointer {
         })
     }
 
-    /// The scalar it points to in `json`, as text: a string's content, a number or boolean as written
-    /// in JSON. `None` for null, objects, arrays, nothing, and for text that is not JSON. Where a name
-    /// appears twice in an object the last one counts.
+    /// The scalar it points to in `json`, as text: a string's content, a boolean, a number in its
+    /// shortest form, so that `1.0` and `1` are one key. `None` for null, objects, arrays, nothing, and
+    /// for text that is not JSON. Where a name appears twice in an object the last one counts.
     pub fn text_in(&self, json: &[u8]) -> Option<String> {
+        let raw = self.raw_in(json)?;
+        match raw.bytes().next()? {
+            b'"' => serde_json::from_str(raw).ok(),
+            b't' | b'f' => Some(raw.to_owned()),
+            b'-' | b'0'..=b'9' => shortest(raw),
+            _ => None,
+        }
+    }
+
+    /// The value it points to in `json`, byte for byte as it stands there, without the blanks around
+    /// it. `None` for nothing, and for text that is not JSON. Of a name that appears twice in an object
+    /// the last one counts.
+    pub fn raw_in<'j>(&self, json: &'j [u8]) -> Option<&'j str> {
         let mut json = serde_json::Deserializer::from_slice(json);
-        Walk { steps: &self.steps }
-            .deserialize(&mut json)
+        let walk = Walk { steps: &self.steps };
+        walk.deserialize(&mut json)
             .ok()
             .flatten()
+            .map(RawValue::get)
+    }
+}
+
+impl fmt::Display for Pointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for step in &self.steps {
+            write!(f, "/{}", step.replace('~', "~0").replace('/', "~1"))?;
+        }
+        Ok(())
     }
 }
 
@@ -50,50 +76,57 @@ fn unescape(step: &str) -> Option<Box<str>> {
     escaped.then(|| step.replace("~1", "/").replace("~0", "~").into())
 }
 
-#[derive(Clone, Copy)]
+/// A JSON number without what does not change it; `None` where no 64 bits hold it.
+fn shortest(number: &str) -> Option<String> {
+    let unsigned = serde_json::from_str::<u64>(number).map(|value| value.to_string());
+    let signed =
+        unsigned.or_else(|_| serde_json::from_str(number).map(|value: i64| value.to_string()));
+    let real = signed.or_else(|_| serde_json::from_str(number).map(|value: f64| value.to_string()));
+    real.ok()
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Walk<'a> {
     steps: &'a [Box<str>],
 }
 
-impl Walk<'_> {
-    fn leaf<T: ToString>(self, value: T) -> Option<String> {
-        self.steps.is_empty().then(|| value.to_string())
-    }
-}
-
 impl<'de> DeserializeSeed<'de> for Walk<'_> {
-    type Value = Option<String>;
+    type Value = Option<&'de RawValue>;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
-        json.deserialize_any(self)
+        if self.steps.is_empty() {
+            <&RawValue>::deserialize(json).map(Some)
+        } else {
+            json.deserialize_any(self)
+        }
     }
 }
 
 impl<'de> Visitor<'de> for Walk<'_> {
-    type Value = Option<String>;
+    type Value = Option<&'de RawValue>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
-        Ok(self.leaf(value))
+    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(None)
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
-        Ok(self.leaf(value))
+    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(None)
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
-        Ok(self.leaf(value))
+    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(None)
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
-        Ok(self.leaf(value))
+    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(None)
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Self::Value, E> {
-        Ok(self.leaf(value))
+    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(None)
     }
 
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
@@ -102,7 +135,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = None;
-        while let Some(name) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
             match self.steps.split_first() {
                 Some((step, rest)) if **step == *name => {
                     found = map.next_value_seed(Walk { steps: rest })?;
@@ -146,7 +179,7 @@ mod tests {
     #[test]
     fn vectors_of_the_rfc_and_their_like() {
         let json = br#"{"foo":["bar","baz"],"":0,"a/b":1,"m~n":8,"k\"l":6,"u":"\u00fc",
-            "big":12345678901234567890,"real":1.5,"twice":1,"twice":2}"#;
+            "big":12345678901234567890,"real":1.50,"whole":1.0,"zero":-0,"twice":1,"twice":2}"#;
         for (pointer, expected) in [
             ("/foo/0", Some("bar")),
             ("/foo/1", Some("baz")),
@@ -161,12 +194,46 @@ mod tests {
             ("/u", Some("\u{fc}")),
             ("/big", Some("12345678901234567890")),
             ("/real", Some("1.5")),
+            ("/whole", Some("1")),
+            ("/zero", Some("-0")),
             ("/twice", Some("2")),
             ("/foo/0/deeper", None),
             ("", None),
         ] {
             let found = Pointer::parse(pointer).unwrap().text_in(json);
             assert_eq!(found.as_deref(), expected, "{pointer}");
+        }
+    }
+
+    #[test]
+    fn a_value_comes_byte_for_byte_as_it_stands() {
+        let json =
+            br#" {"a" : { "b":[1.50, "x\u00fc" , null, 12345678901234567890.10] } , "t":true} "#;
+        for (pointer, expected) in [
+            ("/a/b/0", Some("1.50")),
+            ("/a/b/1", Some(r#""x\u00fc""#)),
+            ("/a/b/2", Some("null")),
+            ("/a/b/3", Some("12345678901234567890.10")),
+            (
+                "/a",
+                Some(r#"{ "b":[1.50, "x\u00fc" , null, 12345678901234567890.10] }"#),
+            ),
+            ("/t", Some("true")),
+            ("/t/x", None),
+            ("/a/b/4", None),
+            ("/absent", None),
+        ] {
+            let pointer = Pointer::parse(pointer).unwrap();
+            assert_eq!(pointer.raw_in(json), expected, "{pointer}");
+        }
+        let whole = Pointer::parse("").unwrap();
+        assert_eq!(whole.raw_in(b" [1, 2] "), Some("[1, 2]"));
+    }
+
+    #[test]
+    fn a_pointer_is_shown_as_it_was_written() {
+        for text in ["", "/", "/a~1b/m~0n/0"] {
+            assert_eq!(Pointer::parse(text).unwrap().to_string(), text);
         }
     }
 

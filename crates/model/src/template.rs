@@ -9,7 +9,7 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::attribute::{AttributeName, Attributes};
-use crate::pointer::Pointer;
+use crate::place::Place;
 
 /// Longest template, in bytes: what it makes ends far below.
 pub const TEMPLATE_BYTES_MAX: usize = 1024;
@@ -24,8 +24,7 @@ pub struct Template {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Literal(Box<str>),
-    Attribute(AttributeName),
-    Data(Pointer),
+    Place(Place),
 }
 
 /// A text that is no template.
@@ -56,11 +55,7 @@ impl Template {
     /// # Errors
     /// Says what was expected where.
     pub fn parse(text: &str) -> Result<Self, InvalidTemplate> {
-        let expected = "an attribute such as {subject}, or a JSON pointer such as {/data/order}";
-        Self::parse_places(text, expected, |place| match place.strip_prefix("/data") {
-            Some(pointer) => Pointer::parse(pointer).map(Part::Data),
-            None => place.parse().ok().map(Part::Attribute),
-        })
+        Self::parse_places(text, Place::EXPECTED, Place::parse)
     }
 
     /// A template over attributes alone.
@@ -70,14 +65,14 @@ impl Template {
     pub fn parse_attributes(text: &str) -> Result<Self, InvalidTemplate> {
         let expected = "an attribute such as {type}";
         Self::parse_places(text, expected, |place| {
-            place.parse().ok().map(Part::Attribute)
+            place.parse().ok().map(Place::Attribute)
         })
     }
 
     fn parse_places(
         text: &str,
         expected: &'static str,
-        part_of: impl Fn(&str) -> Option<Part>,
+        place_of: impl Fn(&str) -> Option<Place>,
     ) -> Result<Self, InvalidTemplate> {
         match text.len() {
             0 => return Err(InvalidTemplate::Empty),
@@ -89,10 +84,11 @@ impl Template {
         while let Some((literal, after)) = rest.split_once('{') {
             push_literal(&mut parts, literal)?;
             let (place, after) = after.split_once('}').ok_or(InvalidTemplate::Brace)?;
-            parts.push(part_of(place).ok_or_else(|| InvalidTemplate::Place {
+            let place = place_of(place).ok_or_else(|| InvalidTemplate::Place {
                 place: place.to_owned(),
                 expected,
-            })?);
+            })?;
+            parts.push(Part::Place(place));
             rest = after;
         }
         push_literal(&mut parts, rest)?;
@@ -104,14 +100,16 @@ impl Template {
 
     /// Whether rendering reads the event's data.
     pub fn reads_data(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::Data(_)))
+        self.parts
+            .iter()
+            .any(|part| matches!(part, Part::Place(Place::Data(_))))
     }
 
     /// The attributes it reads.
     pub fn attributes(&self) -> impl Iterator<Item = &AttributeName> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Attribute(name) => Some(name),
-            Part::Literal(_) | Part::Data(_) => None,
+            Part::Place(Place::Attribute(name)) => Some(name),
+            Part::Literal(_) | Part::Place(Place::Data(_)) => None,
         })
     }
 
@@ -123,21 +121,21 @@ impl Template {
         attributes: &'a (impl Attributes + ?Sized),
         json: Option<&[u8]>,
     ) -> Option<Cow<'a, str>> {
-        if let [Part::Attribute(name)] = &*self.parts {
+        if let [Part::Place(Place::Attribute(name))] = &*self.parts {
             return Some(attributes.attribute(name)).filter(|text| !text.is_empty());
         }
         let mut rendered = String::new();
         for part in &self.parts {
             match part {
                 Part::Literal(text) => rendered.push_str(text),
-                Part::Attribute(name) => {
+                Part::Place(Place::Attribute(name)) => {
                     let text = attributes.attribute(name);
                     if text.is_empty() {
                         return None;
                     }
                     rendered.push_str(&text);
                 }
-                Part::Data(pointer) => {
+                Part::Place(Place::Data(pointer)) => {
                     let text = pointer.text_in(json?).filter(|text| !text.is_empty())?;
                     rendered.push_str(&text);
                 }
