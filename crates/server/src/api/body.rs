@@ -1,6 +1,7 @@
 //! Bodies of operators' requests: small JSON objects, of which every field is known.
 
 use axum::extract::{FromRequest, Request};
+use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
@@ -17,19 +18,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Wish<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
-        let collected = Limited::new(request.into_body(), BODY_BYTES_MAX)
-            .collect()
-            .await;
-        let bytes = collected
-            .map_err(|error| {
-                if error.is::<LengthLimitError>() {
-                    let detail = format!("body: expected at most {BODY_BYTES_MAX} bytes");
-                    Problem::new(ProblemType::TooLarge, detail)
-                } else {
-                    Problem::new(ProblemType::MalformedBody, "the body ended early")
-                }
-            })?
-            .to_bytes();
+        let bytes = whole(request, BODY_BYTES_MAX).await?;
         let text = if bytes.is_empty() {
             b"{}"
         } else {
@@ -53,4 +42,18 @@ fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Problem> {
     json.end()
         .map_err(|error| malformed(format!("body: {error}")))?;
     Ok(wish)
+}
+
+/// The whole body, where it has at most `most` bytes.
+pub(super) async fn whole(request: Request, most: usize) -> Result<Bytes, Problem> {
+    let collected = Limited::new(request.into_body(), most).collect().await;
+    let collected = collected.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            let detail = format!("body: expected at most {most} bytes");
+            Problem::new(ProblemType::TooLarge, detail)
+        } else {
+            Problem::new(ProblemType::MalformedBody, "the body ended early")
+        }
+    })?;
+    Ok(collected.to_bytes())
 }

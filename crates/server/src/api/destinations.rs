@@ -2,7 +2,6 @@
 //! defines destinations; here only their run state changes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::routing::{get, post};
@@ -14,12 +13,10 @@ use wayhold_store::PendingFate;
 use super::body::Wish;
 use super::caller::{Caller, Operate, Read};
 use super::list::List;
+use super::trial;
 use crate::app::App;
 use crate::http::{Problem, ProblemType};
 use crate::telemetry::report::DestinationReport;
-
-/// How long `test` waits for the destination before it says that it cannot be reached.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The routes of this noun.
 pub fn routes() -> Router<Arc<App>> {
@@ -30,7 +27,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/destinations/{name}/disable", post(disable))
         .route("/v1/destinations/{name}/resume", post(resume))
         .route("/v1/destinations/{name}/retire", post(retire))
-        .route("/v1/destinations/{name}/test", post(test))
+        .route("/v1/destinations/{name}/test", post(trial::test))
 }
 
 /// A destination.
@@ -206,30 +203,6 @@ async fn retire(
         destination,
         ended: retired.ended,
     }))
-}
-
-/// Whether a destination can be reached.
-#[derive(Debug, Serialize)]
-struct ReachBody {
-    reachable: bool,
-    detail: String,
-}
-
-async fn test(
-    State(app): State<Arc<App>>,
-    _: Caller<Operate>,
-    Path(name): Path<String>,
-) -> Result<Json<ReachBody>, Problem> {
-    let sink = app.sink(&name).ok_or_else(|| unknown(&name))?;
-    let (reachable, detail) = match tokio::time::timeout(PROBE_TIMEOUT, sink.probe()).await {
-        Ok(Ok(words)) => (true, words),
-        Ok(Err(failure)) => (false, failure.reason),
-        Err(_) => (
-            false,
-            format!("no answer within {} s", PROBE_TIMEOUT.as_secs()),
-        ),
-    };
-    Ok(Json(ReachBody { reachable, detail }))
 }
 
 pub(super) fn unknown(name: &str) -> Problem {

@@ -19,3 +19,4 @@ pub mod health;
 pub mod shards;
 pub mod status;
 pub mod tokens;
+pub mod trial;

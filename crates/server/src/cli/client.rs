@@ -189,6 +189,14 @@ impl Client {
         self.json(Method::POST, path, body).await
     }
 
+    /// Posts a text as it stands.
+    ///
+    /// # Errors
+    /// When no server answers, or it answers with a problem.
+    pub async fn post_text(&mut self, path: &str, text: Vec<u8>) -> Result<Value, Failure> {
+        self.send(Method::POST, path, text.into()).await
+    }
+
     async fn json(
         &mut self,
         method: Method,
@@ -198,6 +206,10 @@ impl Client {
         let body = body
             .map(|value| Bytes::from(value.to_string()))
             .unwrap_or_default();
+        self.send(method, path, body).await
+    }
+
+    async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Value, Failure> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = path

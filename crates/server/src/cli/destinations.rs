@@ -1,9 +1,12 @@
 //! `wayhold destinations`: what is configured, how it is doing, and whether it runs.
 
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::client::{Client, ServerArguments, path};
+use super::client::{Client, ServerArguments, path, with_query};
 use super::exit::{Exit, Failure};
 use super::output::{Output, cell, items};
 
@@ -25,10 +28,16 @@ enum Verb {
         /// Its name.
         name: String,
     },
-    /// Check that a destination can be reached, without delivering anything.
+    /// Check that a destination can be reached; with an event, show the request that would be sent for it.
     Test {
         /// Its name.
         name: String,
+        /// File with one event as JSON (CloudEvents), or - for standard input.
+        #[arg(long, value_name = "FILE")]
+        event: Option<PathBuf>,
+        /// Send the request, once: the receiver gets the event.
+        #[arg(long, requires = "event")]
+        send: bool,
     },
     /// Say what would happen to a delivery that failed so, and when. Without status and class, of every class.
     Explain {
@@ -112,11 +121,16 @@ impl Destinations {
                 output.json(&destination);
                 output.fields(&destination);
             }
-            Verb::Test { name } => {
-                let result = client
-                    .post(&path(["v1", "destinations", &name, "test"]), None)
-                    .await?;
-                return tested(&name, &result, output);
+            Verb::Test { name, event, send } => {
+                let path = path(["v1", "destinations", &name, "test"]);
+                let Some(file) = event else {
+                    let result = client.post(&path, None).await?;
+                    return tested(&name, &result, output);
+                };
+                let send = if send { "true" } else { "false" };
+                let path = with_query(path, &[("send", send)]);
+                let result = client.post_text(&path, read_event(&file)?).await?;
+                return tried(&name, &result, output);
             }
             Verb::Explain {
                 name,
@@ -231,6 +245,58 @@ fn tested(name: &str, result: &Value, output: &mut Output) -> Result<(), Failure
     } else {
         Err(Failure::new(Exit::Failed, format!("{name}: {words}")))
     }
+}
+
+/// The event's text, which the server reads.
+fn read_event(file: &Path) -> Result<Vec<u8>, Failure> {
+    let read = if file == Path::new("-") {
+        let mut text = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut text).map(|_| text)
+    } else {
+        std::fs::read(file)
+    };
+    let text = read.map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+    if text.is_empty() {
+        let message = format!("{}: expected an event as JSON", file.display());
+        return Err(Failure::usage(message));
+    }
+    Ok(text)
+}
+
+/// Shows the request as HTTP would write it, then what came of it.
+fn tried(name: &str, result: &Value, output: &mut Output) -> Result<(), Failure> {
+    output.json(result);
+    if let Some(request) = result.get("request").filter(|request| request.is_object()) {
+        output.line(format!(
+            "{} {}",
+            cell(request, "method"),
+            cell(request, "url")
+        ));
+        let headers = request.get("headers").and_then(Value::as_object);
+        for (header, value) in headers.into_iter().flatten() {
+            output.line(format!("{header}: {}", value.as_str().unwrap_or_default()));
+        }
+        output.line("");
+        let text = request.get("body").and_then(Value::as_str);
+        match (text, request.get("body_base64").and_then(Value::as_str)) {
+            (Some(text), _) => text.lines().for_each(|line| output.line(line)),
+            (None, encoded) => {
+                let encoded = encoded.unwrap_or_default();
+                output.line(format!("(not text; as base64) {encoded}"));
+            }
+        }
+        output.line("");
+    }
+    let detail = cell(result, "detail");
+    match result.get("outcome").and_then(Value::as_str) {
+        None => output.line(format!("{name}: {detail}; --send sends it")),
+        Some("delivered") => output.line(format!("{name}: {detail}")),
+        Some(outcome) => {
+            let message = format!("{name}: {outcome}: {detail}");
+            return Err(Failure::new(Exit::Failed, message));
+        }
+    }
+    Ok(())
 }
 
 async fn act(

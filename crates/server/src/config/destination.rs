@@ -17,6 +17,7 @@ use crate::config::section::Section;
 use crate::config::setting::Choice;
 use crate::config::settings::NetworkConfig;
 use crate::sink::file::config::FileConfig;
+use crate::sink::http::config::HttpConfig;
 #[cfg(feature = "kafka")]
 use crate::sink::kafka::config::KafkaConfig;
 use crate::sink::webhook::config::WebhookConfig;
@@ -41,8 +42,10 @@ pub struct DestinationConfig {
 pub enum SinkConfig {
     /// A file on this machine.
     File(FileConfig),
-    /// An HTTP receiver.
+    /// An HTTP receiver that takes events as they are.
     Webhook(WebhookConfig),
+    /// An HTTP API that wants events in its own shape.
+    Http(HttpConfig),
     /// A Kafka cluster.
     #[cfg(feature = "kafka")]
     Kafka(KafkaConfig),
@@ -56,6 +59,7 @@ impl SinkConfig {
         match self {
             Self::File(_) => "file",
             Self::Webhook(_) => "webhook",
+            Self::Http(_) => "http",
             #[cfg(feature = "kafka")]
             Self::Kafka(_) => "kafka",
             Self::Null => "null",
@@ -124,9 +128,9 @@ struct KindDefaults {
     timeout: Duration,
 }
 
-/// Webhooks: each attempt is a request of its own, and eight at a time suit most receivers; 15 s for
+/// HTTP: each attempt is a request of its own, and eight at a time suit most receivers; 15 s for
 /// each are what receivers in public use are given.
-const WEBHOOK_DEFAULTS: KindDefaults = KindDefaults {
+const HTTP_DEFAULTS: KindDefaults = KindDefaults {
     concurrency: 8,
     timeout: Duration::from_secs(15),
 };
@@ -150,12 +154,13 @@ impl DestinationConfig {
         });
         let kind = section.require::<Kind>("kind", "\"webhook\"")?;
         let defaults = match kind {
-            Kind::Webhook => WEBHOOK_DEFAULTS,
+            Kind::Webhook | Kind::Http => HTTP_DEFAULTS,
             Kind::File | Kind::Kafka | Kind::Null => BULK_DEFAULTS,
         };
         let sink = match kind {
             Kind::File => FileConfig::read(section).map(SinkConfig::File),
             Kind::Webhook => WebhookConfig::read(section, network).map(SinkConfig::Webhook),
+            Kind::Http => HttpConfig::read(section, network).map(SinkConfig::Http),
             #[cfg(feature = "kafka")]
             Kind::Kafka => KafkaConfig::read(section).map(SinkConfig::Kafka),
             #[cfg(not(feature = "kafka"))]
@@ -189,6 +194,7 @@ impl DestinationConfig {
 enum Kind {
     File,
     Webhook,
+    Http,
     Kafka,
     Null,
 }
@@ -197,6 +203,7 @@ impl Choice for Kind {
     const WORDS: &'static [(&'static str, Self)] = &[
         ("file", Self::File),
         ("webhook", Self::Webhook),
+        ("http", Self::Http),
         ("kafka", Self::Kafka),
         ("null", Self::Null),
     ];
@@ -211,7 +218,7 @@ impl DeliveryPolicy {
         // Several in flight per key need a destination that keeps their order when all goes well.
         let in_flight_per_key = match kind {
             Kind::Kafka => section.within("in_flight_per_key", 1, 1, 1_000),
-            Kind::File | Kind::Webhook | Kind::Null => 1,
+            Kind::File | Kind::Webhook | Kind::Http | Kind::Null => 1,
         };
         Some(Self {
             on_failure: section.get("on_failure", OnFailure::Block),

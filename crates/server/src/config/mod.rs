@@ -37,8 +37,9 @@ pub(crate) use quantity::show_duration;
 pub use secret::Secret;
 pub use section::ShownValue;
 pub(crate) use section::{Section, TextOrSecret};
-pub(crate) use setting::Choice;
+pub(crate) use setting::{Choice, Faults, Setting, text_of};
 pub use settings::{
     Config, IngestConfig, LogConfig, LogFormat, NetworkConfig, ParseMode, Route, Unmatched,
 };
 pub use source::SourceConfig;
+pub(crate) use tree::Node;

@@ -232,6 +232,25 @@ impl<'t, 'e> Section<'t, '_, 'e> {
         parsed
     }
 
+    /// A secret, where it is set. A text is refused: the file may be read by people who may not know it.
+    pub(crate) fn find_reference(&mut self, key: &str) -> Option<Secret> {
+        match self.find_secret(key, |_| "[redacted]".to_owned())? {
+            TextOrSecret::Secret(secret) => Some(secret),
+            TextOrSecret::Text(_) => {
+                self.problem(key, "expected { env = \"NAME\" } or { file = \"PATH\" }");
+                None
+            }
+        }
+    }
+
+    /// A secret, which has no default; `None` only with a problem noted.
+    pub(crate) fn require_reference(&mut self, key: &str) -> Option<Secret> {
+        if self.has(key) {
+            return self.find_reference(key);
+        }
+        self.require::<String>(key, "{ env = \"NAME\" }").and(None)
+    }
+
     /// A table below this one; empty where it is absent.
     pub(crate) fn table<R>(
         &mut self,

@@ -43,11 +43,16 @@ pub(crate) struct Fault {
 impl Faults {
     /// One fault of the value as a whole.
     pub(crate) fn new(message: impl Display) -> Self {
-        let message = message.to_string();
-        Self(vec![Fault {
+        Self::several(vec![message.to_string()])
+    }
+
+    /// Several faults of the value as a whole; at least one.
+    pub(crate) fn several(messages: Vec<String>) -> Self {
+        let fault = |message| Fault {
             element: None,
             message,
-        }])
+        };
+        Self(messages.into_iter().map(fault).collect())
     }
 }
 

@@ -357,9 +357,24 @@ fn the_example_is_valid_with_and_without_what_is_off_by_default() {
             "WMS_CA",
             include_str!("../sink/webhook/client/certificates/authority.pem"),
         ),
+        ("ERP_TOKEN", "x"),
         ("KAFKA_PASSWORD", "x"),
     ]);
     load_with(&all, &Overrides::default(), &environment).unwrap();
+}
+
+#[test]
+fn the_examples_of_destinations_are_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/destinations");
+    let environment = Environment::new([("ERPNEXT_AUTHORIZATION", "x"), ("BC_CLIENT_SECRET", "x")]);
+    let mut found = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        load(Some(&path), &Overrides::default(), &environment)
+            .unwrap_or_else(|problems| panic!("{problems}"));
+        found += 1;
+    }
+    assert!(found > 0);
 }
 
 #[test]

@@ -288,6 +288,14 @@ impl Accept {
         self.admit(draft, trace)
     }
 
+    /// Reads one event as it would be accepted, with its ordering key, and stores nothing: what a
+    /// destination is tried with.
+    pub(crate) fn read_event(&self, text: &[u8]) -> Result<Event, Refusal> {
+        let text = json::text(text)?;
+        let mut draft = envelope::read_one(text, self.0.rules.reading(), &envelope::Copy)?;
+        self.event_of(&mut draft)
+    }
+
     fn admit_plain<'a>(
         &'a self,
         mut draft: Draft<'a>,
@@ -314,22 +322,8 @@ impl Accept {
         trace: Option<&trace::Context>,
     ) -> Result<Admitted, Refusal> {
         draft.set_trace(trace)?;
+        let event = self.event_of(&mut draft)?;
         let rules = &self.0.rules;
-        let parts = draft.parts();
-        let key = rules
-            .keys
-            .key_of(&parts)
-            .map_err(|failure| Refusal::KeyFailed {
-                reason: failure.failure.to_string(),
-                rule: failure.rule,
-            })?;
-        let event = match key {
-            Some(key) => Event::new(&EventParts {
-                key: &key,
-                ..parts.clone()
-            })?,
-            None => Event::new(&parts)?,
-        };
         let routed = rules
             .router
             .route(&event)
@@ -353,6 +347,28 @@ impl Accept {
             identified: true,
             set_aside: None,
         })
+    }
+
+    /// The event with the key that it brings, or that the rules give it.
+    fn event_of(&self, draft: &mut Draft<'_>) -> Result<Event, Refusal> {
+        let parts = draft.parts();
+        let key = self
+            .0
+            .rules
+            .keys
+            .key_of(&parts)
+            .map_err(|failure| Refusal::KeyFailed {
+                reason: failure.failure.to_string(),
+                rule: failure.rule,
+            })?;
+        let event = match key {
+            Some(key) => Event::new(&EventParts {
+                key: &key,
+                ..parts.clone()
+            })?,
+            None => Event::new(&parts)?,
+        };
+        Ok(event)
     }
 
     /// Lets an event in whose sender is admitted until this filling, or says which limit is in its way.

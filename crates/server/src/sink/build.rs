@@ -33,6 +33,9 @@ pub fn build(
         SinkConfig::Webhook(config) => {
             Arc::new(WebhookSink::start(config, window, Arc::clone(clock))?)
         }
+        SinkConfig::Http(config) => {
+            Arc::new(WebhookSink::start(config, window, Arc::clone(clock))?)
+        }
         #[cfg(feature = "kafka")]
         SinkConfig::Kafka(config) => Arc::new(super::kafka::KafkaSink::start(config, window)?),
     })

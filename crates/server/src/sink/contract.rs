@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -25,6 +27,33 @@ pub(crate) struct Received {
     pub(crate) subject: String,
     pub(crate) note: String,
     pub(crate) data: Vec<u8>,
+}
+
+impl Received {
+    /// What one structured CloudEvent says.
+    pub(crate) fn of_structured(line: &str) -> Self {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
+        let data = if let Some(encoded) = value["data_base64"].as_str() {
+            STANDARD.decode(encoded).unwrap()
+        } else if value["datacontenttype"] == "application/json" {
+            #[derive(serde::Deserialize)]
+            struct Line<'a> {
+                #[serde(borrow)]
+                data: &'a serde_json::value::RawValue,
+            }
+            let line: Line<'_> = serde_json::from_str(line).unwrap();
+            line.data.get().as_bytes().to_vec()
+        } else {
+            text("data").into_bytes()
+        };
+        Self {
+            id: text("id"),
+            subject: text("subject"),
+            note: text("note"),
+            data,
+        }
+    }
 }
 
 /// A sink and a view of its destination.

@@ -9,12 +9,21 @@ use crate::config::SinkConfig;
 pub fn meaning(sink: &SinkConfig, status: i32, waits: bool) -> Option<(OutcomeKind, FailureClass)> {
     match sink {
         SinkConfig::Webhook(_) => {
-            let status = u16::try_from(status).ok()?;
-            let is_status = (100..=999).contains(&status);
-            is_status.then(|| super::webhook::meaning_of_status(status, waits))
+            let status = http_status(status)?;
+            Some(super::webhook::meaning_of_status(status, waits))
+        }
+        SinkConfig::Http(config) => {
+            let status = http_status(status)?;
+            let own = config.success.meaning_of(status);
+            Some(own.unwrap_or_else(|| super::webhook::meaning_of_status(status, waits)))
         }
         #[cfg(feature = "kafka")]
         SinkConfig::Kafka(_) => super::kafka::meaning_of_number(status),
         SinkConfig::File(_) | SinkConfig::Null => None,
     }
+}
+
+fn http_status(number: i32) -> Option<u16> {
+    let status = u16::try_from(number).ok();
+    status.filter(|status| (100..=999).contains(status))
 }

@@ -10,6 +10,7 @@
 pub mod cloudevents;
 
 pub mod file;
+pub mod http;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod null;
@@ -17,6 +18,7 @@ pub mod webhook;
 
 mod build;
 mod meaning;
+mod preview;
 
 #[cfg(test)]
 pub(crate) mod contract;
@@ -27,10 +29,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use wayhold_model::{Failure, FailureClass, Outcome, StoredEvent};
+use wayhold_model::{Event, Failure, FailureClass, Outcome, StoredEvent};
 
 pub use build::{BuildError, build};
 pub use meaning::meaning;
+pub use preview::{MASK, Preview};
 
 /// A future that a trait object can return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -46,6 +49,12 @@ pub trait Sink: Send + Sync + 'static {
     /// Checks that the destination can be reached, without delivering anything: what
     /// `destinations test` prints. One sentence either way.
     fn probe(&self) -> BoxFuture<'_, Result<String, Failure>>;
+
+    /// What would be sent for this event, or why nothing can be; `None` where the protocol has no request
+    /// to show.
+    fn preview(&self, _: &Event) -> Option<Result<Preview, Failure>> {
+        None
+    }
 
     /// Lets go of connections and threads within `grace`; unfinished attempts end as `Unknown` or
     /// `NotExecuted`. Nothing is submitted afterwards.

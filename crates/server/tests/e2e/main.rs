@@ -27,3 +27,4 @@ mod retention;
 mod shards;
 mod signatures;
 mod start_and_stop;
+mod trial;

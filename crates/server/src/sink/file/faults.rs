@@ -8,10 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
-use serde_json::value::RawValue;
 use tempfile::TempDir;
 
 use super::FileSink;
@@ -47,31 +43,9 @@ impl Rig for FileRig {
 
     fn received(&self, _at_least: usize) -> BoxFuture<'_, Option<Vec<Received>>> {
         let text = fs::read_to_string(&self.path).unwrap();
-        Box::pin(ready(Some(text.lines().map(received_of).collect())))
-    }
-}
-
-fn received_of(line: &str) -> Received {
-    let value: Value = serde_json::from_str(line).unwrap();
-    let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
-    let data = if let Some(encoded) = value["data_base64"].as_str() {
-        STANDARD.decode(encoded).unwrap()
-    } else if value["datacontenttype"] == "application/json" {
-        #[derive(serde::Deserialize)]
-        struct Line<'a> {
-            #[serde(borrow)]
-            data: &'a RawValue,
-        }
-        let line: Line<'_> = serde_json::from_str(line).unwrap();
-        line.data.get().as_bytes().to_vec()
-    } else {
-        text("data").into_bytes()
-    };
-    Received {
-        id: text("id"),
-        subject: text("subject"),
-        note: text("note"),
-        data,
+        Box::pin(ready(Some(
+            text.lines().map(Received::of_structured).collect(),
+        )))
     }
 }
 

@@ -106,9 +106,9 @@ fn is_link_local_or_metadata(address: IpAddr) -> bool {
 
 /// The IPv4 address that a NAT64 (`64:ff9b::/96`) or 6to4 (`2002::/16`) address stands for.
 fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let (high, low) = match address.segments() {
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => (high, low),
-        _ => return None,
+    let ([0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..]) = address.segments()
+    else {
+        return None;
     };
     Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
 }

@@ -9,6 +9,7 @@ use http::StatusCode;
 use wayhold_model::{Failure, FailureClass, Outcome, OutcomeKind};
 
 use super::address::Denied;
+use super::auth::NoToken;
 
 /// The outcome of an answer with this status.
 pub(super) fn outcome_of_status(
@@ -100,6 +101,11 @@ pub(super) fn outcome_of_timeout(host: &str, timeout: Duration) -> Outcome {
         FailureClass::Timeout,
         format!("no answer from {host} within {timeout:?}"),
     ))
+}
+
+/// The outcome of an attempt for which there was no credential: nothing was sent.
+pub(super) fn outcome_of_no_token(error: &NoToken) -> Outcome {
+    Outcome::NotExecuted(error.failure())
 }
 
 /// The outcome of an address that may not be reached.

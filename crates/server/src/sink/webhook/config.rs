@@ -6,8 +6,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use url::{Host, Url};
 
-use crate::config::{Choice, NetworkConfig, Section, TextOrSecret};
+use crate::config::{Choice, NetworkConfig, Section};
 use crate::sink::webhook::address::{Denied, Guard};
+use crate::sink::webhook::auth::config::AuthConfig;
 use crate::sink::webhook::client::config::ClientConfig;
 use crate::sink::webhook::sign::{SIGNING_KEYS_MAX, SigningKey};
 
@@ -25,6 +26,8 @@ pub struct WebhookConfig {
     pub signing_keys: Vec<SigningKey>,
     /// How its client connects and how long it waits.
     pub client: ClientConfig,
+    /// How it knows who asks.
+    pub auth: AuthConfig,
     /// Private and loopback networks it may reach, and by plain `http`: its own and those of
     /// `[network] allow`.
     pub allow_networks: Vec<IpNet>,
@@ -45,7 +48,7 @@ impl Choice for WebhookMode {
 }
 
 /// Most configured headers: receivers cap all headers near 100.
-const HEADERS_MAX: usize = 50;
+pub(crate) const HEADERS_MAX: usize = 50;
 
 /// Longest value of a configured header, in bytes: tokens end far below.
 const HEADER_BYTES_MAX: usize = 8 * 1024;
@@ -81,30 +84,27 @@ impl WebhookConfig {
             secret.expose().parse::<SigningKey>()
         });
         let client = ClientConfig::read(section);
-        let url = read_url(section)?;
-        check_reach(&url, &allow_networks, section);
+        let auth = AuthConfig::read(section, &allow_networks, headers.keys());
+        let url = read_url(section, "url", "\"https://HOST/PATH\"")?;
+        check_reach("url", &url, &allow_networks, section);
         Some(Self {
             url,
             mode,
             headers,
             signing_keys,
             client,
+            auth,
             allow_networks,
         })
     }
 }
 
-fn read_url(section: &mut Section<'_, '_, '_>) -> Option<Url> {
-    if !section.has("url") {
-        return section
-            .require::<String>("url", "\"https://HOST/PATH\"")
-            .and(None);
+/// A URL without places, text or secret; `None` only with a problem noted.
+pub(crate) fn read_url(section: &mut Section<'_, '_, '_>, key: &str, example: &str) -> Option<Url> {
+    if !section.has(key) {
+        return section.require::<String>(key, example).and(None);
     }
-    let text = section.find_secret("url", |text| match Url::parse(text) {
-        Ok(url) if url.path() == "/" && url.query().is_none() => url.to_string(),
-        Ok(url) => format!("{}/[redacted]", url.origin().ascii_serialization()),
-        Err(_) => "[redacted]".to_owned(),
-    })?;
+    let text = section.find_secret(key, shown_url)?;
     // The text itself stays out of problems: its path may be a credential.
     let expected = match Url::parse(text.expose()) {
         Err(error) => format!("expected an http or https URL: {error}"),
@@ -112,18 +112,32 @@ fn read_url(section: &mut Section<'_, '_, '_>) -> Option<Url> {
             format!("expected an http or https URL, not {}", url.scheme())
         }
         Ok(url) if !url.username().is_empty() || url.password().is_some() => {
-            "expected a URL without user and password; put them into headers".to_owned()
+            "expected a URL without user and password; put them into auth".to_owned()
         }
         Ok(url) if url.fragment().is_some() => "expected a URL without fragment".to_owned(),
         Ok(url) => return Some(url),
     };
-    section.problem("url", expected);
+    section.problem(key, expected);
     None
+}
+
+/// What of a URL can be shown: its path and query may be a credential.
+pub(crate) fn shown_url(text: &str) -> String {
+    match Url::parse(text) {
+        Ok(url) if url.path() == "/" && url.query().is_none() => url.to_string(),
+        Ok(url) => format!("{}/[redacted]", url.origin().ascii_serialization()),
+        Err(_) => "[redacted]".to_owned(),
+    }
 }
 
 /// Refuses what the sink would refuse at every attempt. Names are resolved only there, but for
 /// `localhost`, which means this machine (RFC 6761).
-fn check_reach(url: &Url, allowed: &[IpNet], section: &mut Section<'_, '_, '_>) {
+pub(crate) fn check_reach(
+    key: &str,
+    url: &Url,
+    allowed: &[IpNet],
+    section: &mut Section<'_, '_, '_>,
+) {
     let guard = Guard::new(url, allowed);
     let judged = match url.host() {
         Some(Host::Domain(name)) if is_local(name.trim_end_matches('.')) => {
@@ -131,7 +145,7 @@ fn check_reach(url: &Url, allowed: &[IpNet], section: &mut Section<'_, '_, '_>) 
         }
         Some(Host::Domain(_)) if url.scheme() == "http" && allowed.is_empty() => {
             section.problem(
-                "url",
+                key,
                 "expected https; plain http is only for allowed networks",
             );
             section.suggest("allow_networks = [\"10.0.0.0/8\"]".to_owned());
@@ -149,7 +163,7 @@ fn check_reach(url: &Url, allowed: &[IpNet], section: &mut Section<'_, '_, '_>) 
             address,
         ),
     };
-    section.problem("url", format!("{message}, not {address}"));
+    section.problem(key, format!("{message}, not {address}"));
     section.suggest(format!("allow_networks = [\"{}\"]", network_of(address)));
 }
 
@@ -181,7 +195,7 @@ fn read_headers(section: &mut Section<'_, '_, '_>) -> HeaderMap {
         let Some(value) = value else {
             continue;
         };
-        let Some(value) = header_value(&value) else {
+        let Some(value) = fixed_header_value(value.expose()) else {
             let most = HEADER_BYTES_MAX;
             section.problem(
                 name,
@@ -198,16 +212,19 @@ fn read_headers(section: &mut Section<'_, '_, '_>) -> HeaderMap {
 
 fn header_name(name: &str) -> Option<HeaderName> {
     let header = HeaderName::from_bytes(name.as_bytes()).ok()?;
-    let reserved = RESERVED.contains(&header.as_str())
+    (!is_reserved(&header)).then_some(header)
+}
+
+/// Whether a header frames a request or belongs to the sink.
+pub(crate) fn is_reserved(header: &HeaderName) -> bool {
+    RESERVED.contains(&header.as_str())
         || RESERVED_PREFIXES
             .iter()
-            .any(|prefix| header.as_str().starts_with(prefix));
-    (!reserved).then_some(header)
+            .any(|prefix| header.as_str().starts_with(prefix))
 }
 
 /// Only visible ASCII and blanks: what lies beyond, HTTP marks as obsolete, and receivers disagree.
-fn header_value(value: &TextOrSecret) -> Option<HeaderValue> {
-    let text = value.expose();
+pub(crate) fn fixed_header_value(text: &str) -> Option<HeaderValue> {
     let plain = text
         .bytes()
         .all(|byte| byte == b' ' || byte.is_ascii_graphic());

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use wayhold_model::{Outcome, OutcomeKind};
 
 use super::WebhookSink;
+use super::auth::config::AuthConfig;
 use super::client::config::ClientConfig;
 use super::config::{WebhookConfig, WebhookMode};
 use crate::clock::SystemClock;
@@ -32,6 +33,7 @@ pub(super) fn config(port: u16) -> WebhookConfig {
         headers: HeaderMap::new(),
         signing_keys: Vec::new(),
         client: ClientConfig::default(),
+        auth: AuthConfig::default(),
         allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
     }
 }

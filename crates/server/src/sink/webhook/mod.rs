@@ -3,11 +3,13 @@
 pub mod config;
 
 pub mod address;
+pub mod auth;
 mod classify;
 pub mod client;
 mod rate_limit;
 mod request;
 mod retry_after;
+mod shape;
 pub mod sign;
 
 mod sink;

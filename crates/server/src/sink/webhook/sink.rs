@@ -1,23 +1,25 @@
-//! The webhook sink: one task per attempt over a pooled client that is told to do nothing on its own. A
-//! crash loses only what was in flight, which is then sent again.
+//! The sink of webhooks and HTTP APIs: one task per attempt over a pooled client that is told to do nothing
+//! on its own. A crash loses only what was in flight, which is then sent again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use reqwest::{Method, Request, Response};
+use http::StatusCode;
+use reqwest::{Request, Response};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
-use wayhold_model::{Clock, Failure, FailureClass, Outcome};
+use wayhold_model::{Clock, Event, Failure, FailureClass, Outcome};
 
 use super::address::Guard;
-use super::classify::{outcome_of_denial, outcome_of_error, outcome_of_status, outcome_of_timeout};
+use super::auth::{Auth, NoToken};
+use super::classify::{
+    outcome_of_denial, outcome_of_error, outcome_of_no_token, outcome_of_status, outcome_of_timeout,
+};
 use super::client::{Client, Names, NoAnswer, SystemNames};
-use super::config::WebhookConfig;
-use super::request::request_of;
 use super::retry_after::retry_after;
-use super::sign;
-use crate::sink::{Attempt, BoxFuture, BuildError, Sink};
+use super::shape::Shape;
+use crate::sink::{Attempt, BoxFuture, BuildError, Preview, Sink};
 
 /// Most bytes of an answer's body that are read, so that the connection can be used again.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
@@ -28,7 +30,7 @@ const ANSWER_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a probe waits for an answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Posts to a URL.
+/// Sends to one HTTP receiver.
 #[derive(Debug)]
 pub struct WebhookSink {
     target: Arc<Target>,
@@ -37,7 +39,8 @@ pub struct WebhookSink {
 }
 
 struct Target {
-    config: WebhookConfig,
+    shape: Shape,
+    auth: Auth,
     host: String,
     guard: Guard,
     client: Client,
@@ -50,26 +53,37 @@ impl WebhookSink {
     /// # Errors
     /// When the system's certificate roots cannot be read.
     pub fn start(
-        config: &WebhookConfig,
+        shape: impl Into<Shape>,
         window: usize,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, BuildError> {
-        Self::start_with(config, window, clock, Arc::new(SystemNames))
+        Self::start_with(shape, window, clock, Arc::new(SystemNames))
     }
 
     /// The same with another way to look names up.
     pub(super) fn start_with(
-        config: &WebhookConfig,
+        shape: impl Into<Shape>,
         window: usize,
         clock: Arc<dyn Clock>,
         names: Arc<dyn Names>,
     ) -> Result<Self, BuildError> {
-        let guard = Guard::new(&config.url, &config.allow_networks);
-        let client = Client::new(&config.url, guard.clone(), &config.client, names, window)?;
+        let shape = shape.into();
+        let guard = Guard::new(shape.base(), shape.allow_networks());
+        let auth = Auth::start(shape.auth(), shape.allow_networks(), &names)?;
+        let identity = shape.auth().identity.as_ref();
+        let client = Client::new(
+            shape.base(),
+            guard.clone(),
+            shape.client(),
+            identity,
+            names,
+            window,
+        )?;
         Ok(Self {
             target: Arc::new(Target {
-                host: config.url.host_str().unwrap_or_default().to_owned(),
-                config: config.clone(),
+                host: shape.base().host_str().unwrap_or_default().to_owned(),
+                shape,
+                auth,
                 guard,
                 client,
                 clock,
@@ -100,6 +114,10 @@ impl Sink for WebhookSink {
         Box::pin(self.target.probe())
     }
 
+    fn preview(&self, event: &Event) -> Option<Result<Preview, Failure>> {
+        Some(self.target.shape.preview(event, self.target.clock.now()))
+    }
+
     fn stop(&self, grace: Duration) -> BoxFuture<'_, ()> {
         let mut tasks = {
             let mut held = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,67 +137,103 @@ impl Target {
     /// One attempt, from the event to its outcome, within the attempt's timeout.
     async fn post(&self, attempt: &Attempt) -> Outcome {
         let event = &attempt.event.event;
-        if let Err(denied) = self.guard.check_literal(&self.config.url) {
+        if let Err(denied) = self.guard.check_literal(self.shape.base()) {
             return outcome_of_denial(&self.host, denied);
         }
-        let request = request_of(event, self.config.mode, &self.config.headers);
-        let (mut headers, body) = match request {
-            Ok(parts) => parts,
-            Err(error) => {
-                let failure = Failure::new(FailureClass::Mapping, error.to_string());
-                return Outcome::Refused(failure);
-            }
+        let request = match self.shape.request_of(event, self.clock.now()) {
+            Ok(request) => request,
+            Err(failure) => return Outcome::Refused(failure),
         };
-        let keys = &self.config.signing_keys;
-        sign::set_headers(keys, event, &body, self.clock.now(), &mut headers);
-        let mut request = Request::new(Method::POST, self.config.url.clone());
-        *request.headers_mut() = headers;
-        *request.body_mut() = Some(body.into());
         let deadline = Instant::now() + attempt.timeout;
-        match self.client.execute(request, deadline).await {
-            Err(NoAnswer::Late(wait)) => {
-                outcome_of_timeout(&self.host, wait.unwrap_or(attempt.timeout))
+        let response = match self.send(request, deadline).await {
+            Err(Unanswered::NoToken(error)) => return outcome_of_no_token(&error),
+            Err(Unanswered::NoAnswer(NoAnswer::Late(wait))) => {
+                return outcome_of_timeout(&self.host, wait.unwrap_or(attempt.timeout));
             }
-            Err(NoAnswer::Failed(error)) => outcome_of_error(&self.host, &error),
-            Ok(response) => {
-                let wait = retry_after(response.headers(), self.clock.now());
-                let outcome = outcome_of_status(&self.host, response.status(), wait);
-                let body_deadline = deadline.min(Instant::now() + ANSWER_BODY_TIMEOUT);
-                drop(timeout_at(body_deadline, read_some(response)).await);
-                outcome
+            Err(Unanswered::NoAnswer(NoAnswer::Failed(error))) => {
+                return outcome_of_error(&self.host, &error);
             }
-        }
+            Ok(response) => response,
+        };
+        let wait = retry_after(response.headers(), self.clock.now());
+        let status = response.status();
+        let outcome = self
+            .shape
+            .outcome_of(&self.host, status)
+            .unwrap_or_else(|| outcome_of_status(&self.host, status, wait));
+        let body_deadline = deadline.min(Instant::now() + ANSWER_BODY_TIMEOUT);
+        drop(timeout_at(body_deadline, read_some(response)).await);
+        outcome
+    }
+
+    /// Sends a request with its credential. A token that is not accepted is fetched anew once, and the
+    /// request sent once more: a 401 says that it had no effect, and tokens end before their time.
+    async fn send(&self, mut request: Request, deadline: Instant) -> Result<Response, Unanswered> {
+        self.auth.apply(request.headers_mut(), deadline).await?;
+        let again = if self.auth.is_renewable() {
+            request.try_clone()
+        } else {
+            None
+        };
+        let response = self.client.execute(request, deadline).await?;
+        let refused = response.status() == StatusCode::UNAUTHORIZED;
+        let Some(mut again) = again.filter(|_| refused) else {
+            return Ok(response);
+        };
+        drop(response);
+        self.auth.refused(again.headers()).await;
+        self.auth.apply(again.headers_mut(), deadline).await?;
+        Ok(self.client.execute(again, deadline).await?)
     }
 
     async fn probe(&self) -> Result<String, Failure> {
         let failure_of = |outcome: &Outcome| outcome.failure().cloned();
-        if let Err(denied) = self.guard.check_literal(&self.config.url) {
+        if let Err(denied) = self.guard.check_literal(self.shape.base()) {
             let outcome = outcome_of_denial(&self.host, denied);
             return Err(failure_of(&outcome)
                 .unwrap_or_else(|| Failure::new(FailureClass::BlockedAddress, "not allowed")));
         }
-        let mut request = Request::new(Method::OPTIONS, self.config.url.clone());
-        *request.headers_mut() = self.config.headers.clone();
         let host = &self.host;
         let deadline = Instant::now() + PROBE_TIMEOUT;
-        match self.client.execute(request, deadline).await {
+        match self.send(self.shape.probe(), deadline).await {
             Ok(response) => {
                 let status = response.status().as_u16();
                 Ok(format!(
                     "{host} can be reached; it answered {status} to OPTIONS"
                 ))
             }
-            Err(NoAnswer::Failed(error)) => {
+            Err(Unanswered::NoToken(error)) => Err(error.failure()),
+            Err(Unanswered::NoAnswer(NoAnswer::Failed(error))) => {
                 let outcome = outcome_of_error(host, &error);
                 Err(failure_of(&outcome)
                     .unwrap_or_else(|| Failure::new(FailureClass::Connect, "no answer")))
             }
-            Err(NoAnswer::Late(wait)) => {
+            Err(Unanswered::NoAnswer(NoAnswer::Late(wait))) => {
                 let wait = wait.unwrap_or(PROBE_TIMEOUT);
                 let reason = format!("no answer from {host} within {wait:?}");
                 Err(Failure::new(FailureClass::Timeout, reason))
             }
         }
+    }
+}
+
+/// Why there is no answer.
+enum Unanswered {
+    /// There was no credential to send it with.
+    NoToken(NoToken),
+    /// It was sent, or could not be.
+    NoAnswer(NoAnswer),
+}
+
+impl From<NoToken> for Unanswered {
+    fn from(error: NoToken) -> Self {
+        Self::NoToken(error)
+    }
+}
+
+impl From<NoAnswer> for Unanswered {
+    fn from(error: NoAnswer) -> Self {
+        Self::NoAnswer(error)
     }
 }
 

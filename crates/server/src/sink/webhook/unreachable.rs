@@ -9,23 +9,30 @@ use tokio::net::TcpListener;
 use wayhold_model::{Clock, FailureClass, OutcomeKind};
 
 use crate::clock::SystemClock;
-use crate::config::{Environment, Overrides, load};
+use crate::config::{Environment, Overrides, SinkConfig, load};
 use crate::sink::contract::{Lane, event};
 use crate::sink::{Sink, build};
 
-/// The webhook sink of this URL; what may be reached is in `allow`.
-fn sink_of(url: &str, allow: &str) -> Arc<dyn Sink> {
+/// The webhook sink of this URL, which reaches loopback if `allowed`. Without that the configuration already
+/// refuses these URLs, so it is taken away from what was read: then only the sink stands in the way.
+fn sink_of(url: &str, allowed: bool) -> Arc<dyn Sink> {
     let text = format!(
-        "[destinations.d]\nkind = \"webhook\"\nurl = \"{url}\"\nallow_networks = [{allow}]\n\
-         [[routes]]\nto = [\"d\"]\n"
+        "[destinations.d]\nkind = \"webhook\"\nurl = \"{url}\"\n\
+         allow_networks = [\"127.0.0.0/8\", \"::1/128\"]\n[[routes]]\nto = [\"d\"]\n"
     );
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wayhold.toml");
     std::fs::write(&path, text).unwrap();
     let loaded = load(Some(&path), &Overrides::default(), &Environment::default()).unwrap();
-    let destination = loaded.config.destination("d").unwrap();
+    let mut destination = loaded.config.destination("d").unwrap().clone();
+    let SinkConfig::Webhook(webhook) = &mut destination.sink else {
+        unreachable!("the kind is written above");
+    };
+    if !allowed {
+        webhook.allow_networks.clear();
+    }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    build(destination, &clock).unwrap()
+    build(&destination, &clock).unwrap()
 }
 
 #[tokio::test]
@@ -44,19 +51,23 @@ async fn whoever_does_not_get_through_says_what_is_in_the_way() {
                 .ok();
         }
     });
-    let loopback = "\"127.0.0.0/8\", \"::1/128\"";
     let local = nobody.port();
-    for (url, allow, class) in [
-        (format!("http://{nobody}/"), loopback, FailureClass::Connect),
-        (format!("https://{no_tls}/"), loopback, FailureClass::Tls),
+    for (url, allowed, class) in [
+        (format!("http://{nobody}/"), true, FailureClass::Connect),
+        (format!("https://{no_tls}/"), true, FailureClass::Tls),
+        (
+            format!("http://{nobody}/"),
+            false,
+            FailureClass::BlockedAddress,
+        ),
         // By a name, which is checked where it is resolved.
         (
             format!("https://localhost:{local}/"),
-            "",
+            false,
             FailureClass::BlockedAddress,
         ),
     ] {
-        let sink = sink_of(&url, allow);
+        let sink = sink_of(&url, allowed);
         let mut lane = Lane::new(1);
         lane.submit(&*sink, [event("1", None, b"{}")]);
         let (outcome, _) = lane.next().await;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, retry};
+use reqwest::{Certificate, Identity, retry};
 use rustls::pki_types::CertificateDer;
 
 use super::resolve::{CheckedResolver, Names};
+use crate::config::Secret;
 use crate::sink::BuildError;
 use crate::sink::webhook::address::Guard;
 
@@ -40,6 +41,7 @@ pub(super) struct Recipe {
     pub(super) has_tls: bool,
     pub(super) guard: Guard,
     pub(super) ca: Vec<CertificateDer<'static>>,
+    pub(super) identity: Option<Secret>,
     pub(super) connect_timeout: Duration,
     pub(super) names: Arc<dyn Names>,
     pub(super) window: usize,
@@ -86,6 +88,10 @@ impl Recipe {
                 .map(|der| Certificate::from_der(der))
                 .collect();
             builder = builder.tls_certs_only(roots.map_err(unusable)?);
+        }
+        if let Some(pem) = &self.identity {
+            let identity = Identity::from_pem(pem.expose().as_bytes()).map_err(unusable)?;
+            builder = builder.identity(identity);
         }
         builder.build().map_err(unusable)
     }

@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use url::Url;
 
 use super::address::Guard;
+use crate::config::Secret;
 use crate::sink::BuildError;
 use build::Recipe;
 use config::ClientConfig;
@@ -50,14 +51,16 @@ pub(super) enum NoAnswer {
 }
 
 impl Client {
-    /// A client for requests to `url`, with at most `window` idle connections.
+    /// A client for requests to `url`, with at most `window` idle connections, which shows `identity` (a
+    /// certificate chain and its private key, in PEM) to a server that asks for it.
     ///
     /// # Errors
-    /// When the system's certificate roots cannot be read.
+    /// When the system's certificate roots cannot be read, or the identity is none.
     pub(super) fn new(
         url: &Url,
         guard: Guard,
         config: &ClientConfig,
+        identity: Option<&Secret>,
         names: Arc<dyn Names>,
         window: usize,
     ) -> Result<Self, BuildError> {
@@ -65,6 +68,7 @@ impl Client {
             has_tls: url.scheme() == "https",
             guard,
             ca: config.ca.clone(),
+            identity: identity.cloned(),
             connect_timeout: config.connect_timeout,
             names,
             window,
