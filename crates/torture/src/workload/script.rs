@@ -16,6 +16,9 @@ pub(super) const RETENTION: Duration = Duration::from_secs(3600);
 /// What names of progress files begin with.
 const PROGRESS: &str = "state-";
 
+/// What names of logs end with.
+const LOG: &str = ".db-wal";
+
 /// What is done to a store, step by step.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
@@ -132,7 +135,7 @@ impl Script {
                     _ => Step::Rest,
                 }),
                 15 => {
-                    let files = [PROGRESS, ".db-wal", ".idx"];
+                    let files = [PROGRESS, LOG, ".idx"];
                     let file = files.get(script.below(&mut dice, 3)).copied();
                     script.steps.push(Step::FailSync(file.unwrap_or(PROGRESS)));
                     script.accept(&mut dice);
@@ -159,10 +162,11 @@ impl Script {
         script
     }
 
-    /// Whether a sync of progress fails in it.
+    /// Whether a sync of progress may fail in it.
     pub(super) fn fails_progress(&self) -> bool {
         let mut steps = self.steps.iter();
-        steps.any(|step| matches!(step, Step::FailSync(path) if *path == PROGRESS))
+        // A log is any database's, so that it may be progress's.
+        steps.any(|step| matches!(step, Step::FailSync(path) if [PROGRESS, LOG].contains(path)))
     }
 
     fn below(&self, dice: &mut Dice, bound: usize) -> usize {
