@@ -16,6 +16,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use support::{HandClock, copy_of, destinations, drain, fill, open, tiny};
 use wayhold_model::DestinationId;
@@ -75,6 +76,8 @@ const TARGETS: [Target; 9] = [
 fn options() -> Options {
     Options {
         shards: 2,
+        // What is harmed lies in logs until the test moves it.
+        checkpoint_after: Duration::from_secs(3600),
         ..tiny()
     }
 }

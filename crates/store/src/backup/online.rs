@@ -1,20 +1,20 @@
 //! A backup of a running store.
 //!
-//! Per shard: its segments are pinned, so that nothing of them goes; its state file is copied; then its
-//! sealed segments with their index files, and last, close together for all shards, what has come since and
-//! the active segment. What is acknowledged after that copy is not in the backup. Then the catalogue, which
-//! knows every destination that the copied events name, and the manifest.
+//! Per shard: its segments are pinned, so that nothing of them goes, and none is compacted until the end; its
+//! state file is copied; then its sealed segments with their index files, and last, close together for all shards,
+//! what has come since and the active segment. What is acknowledged after that copy is not in the backup. Then the
+//! catalogue, which knows every destination that the copied events name, and the manifest.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, TryLockError};
+use std::sync::{Arc, TryLockError};
 
 use super::manifest::{FORMAT, Manifest, ShardCopy};
 use super::pace::{Pace, Stop};
 use super::target::{Target, copy_connection, name_of, owner_only};
 use super::{BackupError, Progress};
-use crate::shard::core::Shard;
+use crate::shard::core::{HeldSegments, Shard};
 use crate::shard::mark::{MARK, Mark, MarkFile, Reach};
 use crate::shard::readers::RowsError;
 use crate::shard::segment::{Pin, Segment};
@@ -69,8 +69,8 @@ struct Copying {
     pinned: Vec<Pin>,
     /// Numbers of segments whose index files are in it.
     indexed: BTreeSet<u64>,
-    /// The last segment that was copied: held, so that no compaction makes one that begins before its end.
-    last: Option<Pin>,
+    /// Nothing is compacted meanwhile.
+    _held: HeldSegments,
     /// How far the copied segments of the writer's reach, newest first.
     reaches: Vec<Reach>,
     /// The last sequence of what is copied.
@@ -168,7 +168,6 @@ impl<'a> Backup<'a> {
         let later = copying.pinned.split_off(ready.count());
         for segment in std::mem::replace(&mut copying.pinned, later) {
             self.copy_segment(copying, &segment)?;
-            copying.last = Some(segment);
         }
         for segment in copying.index_only() {
             self.copy_index(copying, &segment)?;
@@ -273,10 +272,10 @@ impl<'a> Backup<'a> {
 impl Copying {
     fn of(shard: &Arc<Shard>) -> Self {
         let mut copying = Self {
+            _held: shard.hold_segments(),
             shard: Arc::clone(shard),
             pinned: Vec::new(),
             indexed: BTreeSet::new(),
-            last: None,
             reaches: Vec::new(),
             copied: 0,
             last_accepted_at: None,
@@ -288,8 +287,6 @@ impl Copying {
     /// Pins every segment that has a database and begins behind what is copied.
     fn pin_new(&mut self) {
         let copied = self.copied;
-        let exchange = self.shard.exchange.lock();
-        let _none_meanwhile = exchange.unwrap_or_else(PoisonError::into_inner);
         // In the order in which a segment moves, so that none is missed on its way.
         let mut segments = self.shard.segments();
         segments.extend(self.shard.retained());

@@ -2,8 +2,8 @@
 //! checksum, index files against their segments, marks against what they mark, and the accounts. Each finding
 //! says what is wrong, what it costs and what to do.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use wayhold_model::DestinationId;
 
@@ -15,9 +15,10 @@ use super::shard::Shard;
 use crate::catalog::CatalogError;
 use crate::delivery::LaneTotals;
 use crate::error::OpenError;
-use crate::shard::index_file::{IndexError, IndexFile};
+use crate::shard::index_file::{IndexError, IndexFile, Loaded};
 use crate::shard::mark::MARK;
 use crate::shard::recent::Recent;
+use crate::shard::replaced::is_within;
 use crate::shard::segment::{database_path, index_path};
 
 /// Most rows that a finding names.
@@ -258,9 +259,46 @@ impl Check<'_> {
             return;
         }
         let what = format!("is missing with {pending} unresolved deliveries");
-        let remedy = Remedy::PutAside(vec![index_path(&shard.files.dir, number)]);
+        let remedy = Remedy::PutAside(self.indexes_of_lost(shard, index));
         let costs = "those deliveries; after a repair their events may be sent again".to_owned();
         self.finding(path, what, costs, remedy);
+    }
+
+    /// Index files that know ids of a lost segment: they must not be taken for duplicates, since nothing is left
+    /// of them. Of a compacted one those are its own and those of its sources, as far as they are all that is left.
+    fn indexes_of_lost(&self, shard: &Shard<'_>, lost: &IndexFile) -> Vec<PathBuf> {
+        let (files, disk) = (shard.files, self.store.disk.as_ref());
+        let number = lost.identity.number;
+        let mut indexes = vec![index_path(&files.dir, number)];
+        let Ok(rows) = lost.load(disk) else {
+            return indexes;
+        };
+        let sequences = |rows: &Loaded| -> BTreeSet<u64> {
+            let destinations = lost.counts.keys();
+            destinations
+                .flat_map(|destination| rows.lane_after(*destination, 0).collect::<Vec<_>>())
+                .collect()
+        };
+        let held = sequences(&rows);
+        let covers = lost.identity.covers.unwrap_or_default();
+        for other in files.segments() {
+            if files.database(other).is_some() {
+                continue;
+            }
+            let Index::Open(source) = Index::open(disk, files, other) else {
+                continue;
+            };
+            if !is_within((number, covers), (other, (source.first, source.last))) {
+                continue;
+            }
+            // Others between its sources were resolved, and their ids are known as they were.
+            let rows = source.load(disk);
+            let is_source = rows.is_ok_and(|rows| !held.is_disjoint(&sequences(&rows)));
+            if is_source {
+                indexes.push(index_path(&files.dir, other));
+            }
+        }
+        indexes
     }
 
     fn unreadable(
@@ -270,7 +308,6 @@ impl Check<'_> {
         index: Option<&IndexFile>,
         what: String,
     ) {
-        let number = index.map(|index| index.identity.number);
         let owed = index.map(|index| self.count_by_index(shard, index));
         let costs = match owed {
             Some(0) => "nothing that is still owed".to_owned(),
@@ -280,8 +317,12 @@ impl Check<'_> {
             None => "what it held".to_owned(),
         };
         let mut aside = vec![path.to_owned()];
-        // Ids that nothing is left of must not be taken for duplicates.
-        aside.extend(number.map(|number| index_path(&shard.files.dir, number)));
+        aside.extend(
+            index
+                .map(|index| self.indexes_of_lost(shard, index))
+                .into_iter()
+                .flatten(),
+        );
         self.finding(path, what, costs, Remedy::PutAside(aside));
     }
 

@@ -79,7 +79,7 @@ struct Compactor<'a> {
 
 /// Why a compaction was given up.
 enum GivenUp {
-    /// Not now: somebody needs a source, there is no room, or the store stops.
+    /// Not now: somebody needs a source, a backup is made, there is no room, or the store stops.
     Later,
     /// Never: a source is damaged. It is named, and its deliveries are made from where it lies.
     Unfit(Arc<Segment>, String),
@@ -114,6 +114,9 @@ impl<'a> Compactor<'a> {
     /// What is to be compacted, with room for it.
     fn due(&mut self) -> Option<(Vec<Arc<Segment>>, Claim<'a>)> {
         let shard = self.shard;
+        if shard.holds_segments() {
+            return None;
+        }
         let mut closed = shard.segments();
         closed.retain(|segment| segment.is_closed());
         let candidates = candidates(shard, &closed);
@@ -263,7 +266,8 @@ impl<'a> Compactor<'a> {
             rest = rest.get(rows.len()..).unwrap_or_default();
             take(&rows)?;
             std::thread::park_timeout(pause_after(begun.elapsed()));
-            if self.stop.load(Ordering::Acquire) || shard.space.wanted() > 0 {
+            let is_over = self.stop.load(Ordering::Acquire) || shard.holds_segments();
+            if is_over || shard.space.wanted() > 0 {
                 return Err(GivenUp::Later);
             }
         }
@@ -279,8 +283,8 @@ impl<'a> Compactor<'a> {
     ) -> Result<(), GivenUp> {
         let shard = self.shard;
         let exchange = shard.exchange.lock();
-        let _nobody_pins = exchange.unwrap_or_else(PoisonError::into_inner);
-        if !sources.iter().all(|source| is_free(source)) {
+        let is_held = exchange.unwrap_or_else(PoisonError::into_inner);
+        if *is_held || !sources.iter().all(|source| is_free(source)) {
             target.discard();
             return Err(GivenUp::Later);
         }

@@ -43,9 +43,8 @@ pub(crate) struct Shard {
     /// Compacted segments that the keeper has not looked at yet.
     pub(crate) compacted: Mutex<Vec<Arc<Segment>>>,
     /// Held while a compacted segment takes the place of its sources, from the moment at which nobody needs
-    /// those to stay until progress says it durably; and by who pins segments, so that a backup has either
-    /// and its progress fits.
-    pub(crate) exchange: Mutex<()>,
+    /// those to stay until progress says it durably. Says whether a backup is under way, during which none does.
+    pub(crate) exchange: Mutex<bool>,
     /// Number of the next segment to make, whoever makes it.
     pub(crate) next_number: Arc<AtomicU64>,
     pub(crate) readers: Readers,
@@ -74,6 +73,16 @@ pub(crate) struct Shard {
     pub(crate) keeper: Gate,
     /// Whether the mark was written since its last sync.
     pub(crate) mark_dirty: AtomicBool,
+}
+
+/// No segment of the shard is exchanged for a compacted one as long as this lives; one at a time.
+pub(crate) struct HeldSegments(Arc<Shard>);
+
+impl Drop for HeldSegments {
+    fn drop(&mut self) {
+        let exchange = self.0.exchange.lock();
+        *exchange.unwrap_or_else(PoisonError::into_inner) = false;
+    }
 }
 
 impl Shard {
@@ -204,6 +213,19 @@ impl Shard {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         new.push(Arc::clone(compacted));
+    }
+
+    /// Lets no compacted segment take the place of its sources until what is returned is dropped. A backup has
+    /// its progress of one moment and its segments of later ones; what was counted in a source that only one of
+    /// the two knows could not be told from what was not.
+    pub(crate) fn hold_segments(self: &Arc<Self>) -> HeldSegments {
+        *self.exchange.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        HeldSegments(Arc::clone(self))
+    }
+
+    /// Whether somebody needs segments to stay as they are.
+    pub(crate) fn holds_segments(&self) -> bool {
+        *self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A segment that never held anything leaves no trace.

@@ -147,7 +147,11 @@ impl Surroundings {
         recovered: Recovered,
     ) -> (Arc<Shard>, Start) {
         let start = recovered.start;
+        // What was resolved just before the last run ended may not be recorded yet.
+        let compacted = recovered.segments.iter().filter(|one| one.is_compacted());
+        let compacted = Mutex::new(compacted.cloned().collect());
         let shard = Shard {
+            compacted,
             generation: self.generation,
             id: self.id,
             window: self.window,
@@ -157,7 +161,6 @@ impl Surroundings {
             segments: RwLock::new(recovered.segments),
             retained: RwLock::new(Vec::new()),
             remembered: RwLock::new(recovered.remembered),
-            compacted: Mutex::default(),
             exchange: Mutex::default(),
             next_number: Arc::new(AtomicU64::new(recovered.next_number)),
             closed: AtomicBool::new(false),

@@ -134,12 +134,13 @@ pub fn names(range: std::ops::Range<u64>) -> Vec<String> {
     range.map(|n| n.to_string()).collect()
 }
 
-/// Waits until `holds`, and fails after a bound that only a fault reaches.
+/// Waits until `holds`, and fails after a bound that only a fault reaches, also on a disk that is slow and busy with
+/// other things: one that holds is seen within milliseconds.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
         assert!(
-            started.elapsed() < Duration::from_secs(20),
+            started.elapsed() < Duration::from_secs(200),
             "never came true: {what}"
         );
         std::thread::sleep(Duration::from_millis(5));
@@ -173,22 +174,26 @@ fn names_in(shard: &Path, ending: &str) -> Vec<String> {
 
 /// Copies a data directory as a kill would leave it: whatever the files hold at this moment.
 pub fn copy_of(dir: &Path) -> tempfile::TempDir {
+    // A file, or a whole directory, may be removed while it is walked.
+    fn unless_gone<T>(done: std::io::Result<T>) -> Option<T> {
+        let is_gone = matches!(&done, Err(error) if error.kind() == std::io::ErrorKind::NotFound);
+        (!is_gone).then(|| done.unwrap())
+    }
     fn copy(from: &Path, to: &Path) {
+        let Some(entries) = unless_gone(std::fs::read_dir(from)) else {
+            return;
+        };
         std::fs::create_dir_all(to).unwrap();
-        let mut entries: Vec<_> = std::fs::read_dir(from)
-            .unwrap()
-            .map(|entry| entry.unwrap())
-            .collect();
+        let mut entries: Vec<_> = entries.filter_map(unless_gone).collect();
         // Logs first: a checkpoint between the two copies moves a log's content into its database, and
         // the other way round the copy would have it in neither, which no kill does.
         entries.sort_by_key(|entry| !entry.file_name().to_string_lossy().ends_with("-wal"));
         for entry in entries {
             let target = to.join(entry.file_name());
-            if entry.file_type().unwrap().is_dir() {
-                copy(&entry.path(), &target);
-            } else if let Err(error) = std::fs::copy(entry.path(), &target) {
-                // A file may be unlinked while its directory is walked.
-                assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+            match unless_gone(entry.file_type()) {
+                Some(kind) if kind.is_dir() => copy(&entry.path(), &target),
+                Some(_) => drop(unless_gone(std::fs::copy(entry.path(), &target))),
+                None => {}
             }
         }
     }
