@@ -1,7 +1,10 @@
 //! What a receiver's answer does to its destination, and what `explain` says of it before.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
+use crate::support::PATIENCE;
 use crate::support::receiver::Receiver;
 use crate::support::server::{Server, run, stderr, stdout};
 
@@ -68,6 +71,57 @@ fn a_receiver_that_is_gone_is_disabled_and_what_met_it_is_a_dead_letter() {
     assert_eq!(told, (&json!("gone"), &json!("receiver"), &json!(410)));
     assert_eq!(letter["attempts"][0]["class"], "gone");
     server.wait_for_destination("wms", "one held", |one| one["pending"] == 1);
+}
+
+#[test]
+fn a_limit_of_attempts_stands_before_the_usual_reaction_and_over_kills() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(403);
+    let text = format!(
+        r#"
+        [destinations.wms]
+        kind = "webhook"
+        url = "http://{}/hook"
+        allow_networks = ["127.0.0.0/8"]
+
+        [destinations.wms.on."403"]
+        then = "retry"
+        waits = ["100ms"]
+        attempts_max = 3
+
+        [[routes]]
+        to = ["wms"]
+        "#,
+        receiver.authority
+    );
+    std::fs::write(dir.path().join("wayhold.toml"), text).unwrap();
+    let begin = || Server::start(dir.path(), &["--config", "wayhold.toml"]);
+    let mut server = begin();
+    server.send("order.created", "a", "7");
+    for attempt in 1..=2 {
+        let waiting = Instant::now();
+        while receiver.received().len() < attempt {
+            assert!(
+                waiting.elapsed() < PATIENCE,
+                "attempt {attempt} is not made"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server.kill();
+        server = begin();
+    }
+    server.wait_for_destination("wms", "given up", |one| {
+        one["accounting"]["dead_lettered"] == 1
+    });
+    let letters = server.get("/v1/dead-letters");
+    let letter = &letters["items"][0];
+    assert_eq!(
+        (&letter["class"], &letter["status"]),
+        (&json!("auth"), &json!(403))
+    );
+    // The first attempt is recorded by its outcome, which a kill may forestall.
+    let sent = receiver.received().len();
+    assert!((3..=4).contains(&sent), "{sent} attempts");
 }
 
 #[test]
