@@ -26,6 +26,13 @@ const ASK_EVERY: Duration = Duration::from_millis(10);
 /// Longest pause between two requests of one producer, in milliseconds.
 const PAUSE_MAX: u64 = 20;
 
+/// After so many events a producer sends seldom: a run that waits long for something rare must not gather more than
+/// can be drained while somebody waits for it.
+const PLENTY: u64 = 20_000;
+
+/// Longest pause then, in milliseconds.
+const SELDOM_MAX: u64 = 1_000;
+
 /// Producers at work.
 pub struct Load {
     stop: Arc<AtomicBool>,
@@ -171,7 +178,11 @@ fn produce(plan: &Plan, stop: &AtomicBool) {
             }
             std::thread::sleep(AWAY);
         }
-        std::thread::sleep(Duration::from_millis(plan.seed.below(PAUSE_MAX)));
+        let most = match plan.next.load(Ordering::Relaxed) {
+            ..=PLENTY => PAUSE_MAX,
+            _ => SELDOM_MAX,
+        };
+        std::thread::sleep(Duration::from_millis(plan.seed.below(most)));
     }
 }
 
