@@ -490,6 +490,8 @@ mod tests {
         let volume = Arc::new(Volume::default());
         volume.room.store(300, Ordering::Relaxed);
         let space = open(&volume, 100);
+        // What it has made of the reserve is seen at the next look.
+        space.check();
         assert_eq!(space.spare(), 300 - 32 - 100);
         let claim = space.claim(100).unwrap();
         assert_eq!(space.spare(), 68);
