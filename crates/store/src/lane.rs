@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use wayhold_model::{DestinationId, LaneId, Position, Sequence, StoredEvent, Timestamp};
 
 use self::places::{How, Places};
-use self::reader::unreadable;
+pub(crate) use self::reader::unreadable;
 use crate::delivery::{AttemptRecord, DeadLetter, Delivery, Resolution};
 use crate::error::ReadError;
 use crate::progress::{LetterError, NotDurable};

@@ -18,6 +18,7 @@ pub mod error;
 pub mod figures;
 pub mod lane;
 pub mod options;
+pub mod scan;
 pub mod sizing;
 pub mod store;
 
@@ -62,4 +63,5 @@ pub use options::Options;
 pub use progress::{DeadLetters, LetterError, LetterSelection, NotDurable};
 pub use reshard::{GenerationFigures, GenerationState, ReshardError};
 pub use retire::{PendingFate, RetireError, Retired};
+pub use scan::{InvalidPlace, Scan, ScanOrder, ScanPlace, TimeRange};
 pub use store::{CatalogAlone, Store};

@@ -21,6 +21,7 @@ use crate::opening::{Ground, Opened, lock_directory, unusable};
 use crate::options::Options;
 use crate::progress::{DeadLetters, EventSource, LetterError, ProgressSource};
 use crate::reshard::Changing;
+use crate::scan::{Scan, ScanOrder, ScanPlace, TimeRange};
 use crate::shard::core::{Bells, Shard};
 use crate::shard::open::Threads;
 use crate::shard::restore::reach;
@@ -218,6 +219,12 @@ impl Store {
             Some(shard) => shard.found(position.sequence.0),
             None => Ok(None),
         }
+    }
+
+    /// Reads the events of a time that are still held, from the beginning or from where another scan of the same
+    /// order and range had come to.
+    pub fn scan(&self, order: ScanOrder, range: TimeRange, place: Option<ScanPlace>) -> Scan {
+        Scan::new(Arc::clone(&self.inner.shards), order, range, place)
     }
 
     /// Where one delivery stands; may read the disk.

@@ -1,16 +1,19 @@
-//! `GET /v1/events`: one event by identity or position, and where each of its deliveries stands.
+//! `GET /v1/events`: one event by identity or position, and where each of its deliveries stands. Lists are in
+//! `event_list`.
 
 use std::sync::Arc;
 
 use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
 use wayhold_model::{DestinationId, Event, Position, StoredEvent};
 use wayhold_store::{DeliveryState, Found, ReadError, Store};
 
 use super::caller::{Caller, Read};
+use super::event_list::{self, Wanted};
 use crate::app::App;
 use crate::blocking::blocking;
 use crate::http::{Problem, ProblemType};
@@ -20,7 +23,7 @@ use crate::sink::cloudevents::write_structured;
 /// The routes of this noun.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
-        .route("/v1/events", get(by_identity))
+        .route("/v1/events", get(get_events))
         .route("/v1/events/{position}", get(by_position))
 }
 
@@ -57,29 +60,30 @@ struct DeliveryBody {
     dead_letter: Option<u64>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Identity {
-    id: String,
-    /// The configured source of plain JSON where absent.
-    source: Option<String>,
-}
-
-async fn by_identity(
+/// One event by identity, or a list of many.
+async fn get_events(
     State(app): State<Arc<App>>,
     _: Caller<Read>,
-    identity: Result<Query<Identity>, axum::extract::rejection::QueryRejection>,
+    wanted: Result<Query<Wanted>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(mut wanted) =
+        wanted.map_err(|error| Problem::new(ProblemType::InvalidRequest, error.body_text()))?;
+    match wanted.identity()? {
+        Some((id, source)) => Ok(by_identity(&app, id, source).await?.into_response()),
+        None => Ok(event_list::page(&app, wanted).await?.into_response()),
+    }
+}
+
+/// The configured source of plain JSON counts where `source` is absent.
+async fn by_identity(
+    app: &App,
+    id: String,
+    source: Option<String>,
 ) -> Result<Json<EventBody>, Problem> {
-    let Query(Identity { id, source }) = identity.map_err(|_rejection| {
-        Problem::new(
-            ProblemType::InvalidRequest,
-            "query: expected id and, optionally, source",
-        )
-    })?;
     let source = source.unwrap_or_else(|| app.config.ingest.source.clone());
     let missing = format!("no event of id {id} and source {source} is known");
     let (wanted_id, wanted_source) = (id.clone(), source.clone());
-    let body = look_up(&app, missing, move |store| {
+    let body = look_up(app, missing, move |store| {
         store.find(&wanted_source, &wanted_id)
     })
     .await?;
@@ -159,11 +163,24 @@ fn structured(event: &Event) -> Result<Box<RawValue>, Problem> {
         .ok_or_else(|| Problem::new(ProblemType::Internal, "the event cannot be shown as JSON"))
 }
 
+/// A delivery's state in one word.
+pub(super) fn state_name(state: &DeliveryState) -> &'static str {
+    match state {
+        DeliveryState::Pending => "pending",
+        DeliveryState::Resolved => "delivered",
+        DeliveryState::Retrying { .. }
+        | DeliveryState::Dead {
+            redriving: true, ..
+        } => "retrying",
+        DeliveryState::Dead { .. } => "dead",
+    }
+}
+
 impl DeliveryBody {
     fn new(destination: String, state: DeliveryState, behind: Option<Position>) -> Self {
         let body = Self {
             destination,
-            state: "pending",
+            state: state_name(&state),
             behind: behind.map(|position| position.to_string()),
             attempts: None,
             retry_at: None,
@@ -171,20 +188,14 @@ impl DeliveryBody {
             dead_letter: None,
         };
         match state {
-            DeliveryState::Pending => body,
-            DeliveryState::Resolved => Self {
-                state: "delivered",
-                ..body
-            },
+            DeliveryState::Pending | DeliveryState::Resolved => body,
             DeliveryState::Retrying { attempts, at, last } => Self {
-                state: "retrying",
                 attempts: Some(attempts),
                 retry_at: Some(at.to_string()),
                 reason: Some(last.reason),
                 ..body
             },
-            DeliveryState::Dead { letter, redriving } => Self {
-                state: if redriving { "retrying" } else { "dead" },
+            DeliveryState::Dead { letter, .. } => Self {
                 dead_letter: Some(letter),
                 ..body
             },

@@ -7,6 +7,7 @@ pub mod body;
 pub mod caller;
 pub mod list;
 
+pub mod event_list;
 pub mod events;
 pub mod lookup;
 

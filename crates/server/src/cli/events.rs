@@ -1,12 +1,13 @@
-//! `wayhold events` and `wayhold where`: one event and where its deliveries stand.
+//! `wayhold events` and `wayhold where`: the events that are held, and where their deliveries stand.
 
 use clap::Subcommand;
-use serde_json::Value;
+use serde_json::{Value, json};
 use wayhold_model::Position;
 
 use super::client::{Client, ServerArguments, path, with_query};
 use super::exit::Failure;
 use super::output::{Output, cell};
+use super::paging::follow;
 
 /// Look at events.
 #[derive(Debug, clap::Args)]
@@ -19,8 +20,66 @@ pub struct Events {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// List events that are held, newest first.
+    List(Box<Wanted>),
     /// Show one event with its attributes and data.
     Show(Which),
+}
+
+/// Which events to list.
+#[derive(Clone, Debug, clap::Args)]
+struct Wanted {
+    #[command(flatten)]
+    selection: Selection,
+    /// Only events that were to go to this destination when they were accepted.
+    #[arg(long, value_name = "NAME")]
+    destination: Option<String>,
+    /// Oldest first.
+    #[arg(long)]
+    oldest: bool,
+    /// At most this many.
+    #[arg(long, default_value_t = 100)]
+    limit: usize,
+}
+
+/// Which of the held events are meant; without any of these, all.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Selection {
+    /// Accepted at this time or later: an RFC 3339 time, or how long ago, such as 2h.
+    #[arg(long, value_name = "TIME")]
+    pub from: Option<String>,
+    /// Accepted before this time.
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    /// Of exactly this type.
+    #[arg(long = "type", value_name = "TYPE")]
+    pub kind: Option<String>,
+    /// Of exactly this source.
+    #[arg(long)]
+    pub source: Option<String>,
+    /// Of exactly this ordering key.
+    #[arg(long)]
+    pub key: Option<String>,
+    /// For which this condition in CEL holds, such as 'type.startsWith("order.")'.
+    #[arg(long, value_name = "CONDITION")]
+    pub filter: Option<String>,
+}
+
+impl Selection {
+    /// The parts that are given, by the API's names.
+    pub fn parts(&self) -> Vec<(&'static str, &str)> {
+        [
+            ("from", &self.from),
+            ("until", &self.until),
+            ("type", &self.kind),
+            ("source", &self.source),
+            ("key", &self.key),
+            ("filter", &self.filter),
+        ]
+        .into_iter()
+        .filter_map(|(name, part)| Some((name, part.as_deref()?)))
+        .collect()
+    }
 }
 
 /// Say where an event is: stored when, and to whom delivered or why not yet.
@@ -60,12 +119,74 @@ impl Events {
     /// # Errors
     /// When no server answers, or it does not know the event.
     pub async fn run(self, output: &mut Output) -> Result<(), Failure> {
-        let Verb::Show(which) = self.verb;
-        let event = Client::new(&self.server)?.get(&which.path()).await?;
-        output.json(&event);
-        output.fields(&event);
-        Ok(())
+        let mut client = Client::new(&self.server)?;
+        match self.verb {
+            Verb::List(wanted) => list(&mut client, &wanted, output).await,
+            Verb::Show(which) => {
+                let event = client.get(&which.path()).await?;
+                output.json(&event);
+                output.fields(&event);
+                Ok(())
+            }
+        }
     }
+}
+
+async fn list(client: &mut Client, wanted: &Wanted, output: &mut Output) -> Result<(), Failure> {
+    let mut query = wanted.selection.parts();
+    query.extend(
+        wanted
+            .destination
+            .as_deref()
+            .map(|name| ("destination", name)),
+    );
+    query.extend(wanted.oldest.then_some(("order", "oldest")));
+    let events = follow(client, "/v1/events", &query, wanted.limit).await?;
+    let rows: Vec<_> = events.items.iter().map(row).collect();
+    output.json(&json!({ "items": events.items, "next": events.next }));
+    output.table(
+        [
+            "POSITION",
+            "ACCEPTED",
+            "TYPE",
+            "SOURCE",
+            "ID",
+            "KEY",
+            "BYTES",
+            "DELIVERIES",
+        ],
+        &rows,
+    );
+    events.note_more(wanted.limit, output);
+    Ok(())
+}
+
+fn row(event: &Value) -> [String; 8] {
+    let deliveries = event.get("deliveries").and_then(Value::as_array);
+    let deliveries = deliveries.into_iter().flatten();
+    let standings: Vec<_> = deliveries
+        .map(|one| format!("{}:{}", cell(one, "destination"), cell(one, "state")))
+        .collect();
+    let [position, accepted_at, kind, source, id, key, bytes] = [
+        "position",
+        "accepted_at",
+        "type",
+        "source",
+        "id",
+        "key",
+        "bytes",
+    ]
+    .map(|field| cell(event, field));
+    [
+        position,
+        accepted_at,
+        kind,
+        source,
+        id,
+        key,
+        bytes,
+        standings.join(" "),
+    ]
 }
 
 impl Where {

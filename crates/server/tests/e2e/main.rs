@@ -16,6 +16,7 @@ mod backups;
 mod bench;
 mod command_line;
 mod drill;
+mod events;
 mod failures;
 mod first_minute;
 mod letters;

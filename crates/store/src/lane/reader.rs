@@ -203,7 +203,7 @@ impl ShardReader {
 }
 
 /// A segment's index cannot be read; named in health.
-pub(super) fn unreadable(shard: &Shard, segment: &Segment, error: &IndexError) -> ReadError {
+pub(crate) fn unreadable(shard: &Shard, segment: &Segment, error: &IndexError) -> ReadError {
     let failed = ReadError::Failed {
         file: segment.index_path.display().to_string(),
         reason: error.to_string(),

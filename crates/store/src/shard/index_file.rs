@@ -17,6 +17,7 @@
 //! that the id was made here.
 
 mod by_id;
+mod by_time;
 mod bytes;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use wayhold_model::{DestinationId, DestinationSet, hash};
 use super::recent::{Entry, Recent};
 use crate::disk::Disk;
 use by_id::{ID_BYTES, Ids, partition};
+pub(crate) use by_time::Wanted;
 use bytes::{long, word};
 
 const MAGIC: &[u8; 8] = b"WAYIDX01";

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use wayhold_model::{DestinationId, DestinationSet, LaneId, Sequence};
 
-use super::index_file::{Identified, Identity, IndexError, IndexFile, SharedIndex};
+use super::index_file::{Identified, Identity, IndexError, IndexFile, SharedIndex, Wanted};
 use super::recent::Recent;
 use super::row::Row;
 use crate::disk::{Disk, with_suffix};
@@ -294,6 +294,14 @@ impl Segment {
             .key_after(key_hash, after, through)
             .filter(owes)
             .collect())
+    }
+
+    /// Sequences by when their events were accepted, ascending.
+    pub(crate) fn wanted(&self, disk: &dyn Disk, wanted: &Wanted) -> Result<Vec<u64>, IndexError> {
+        if let Index::Memory(recent) = &*self.read() {
+            return Ok(recent.wanted(wanted));
+        }
+        Ok(self.load(disk)?.wanted(wanted))
     }
 
     /// When its newest event was accepted, in microseconds since the epoch.
