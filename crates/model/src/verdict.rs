@@ -253,14 +253,16 @@ impl RetryPolicy {
 }
 
 /// Whether an attempt counts: not where the receiver looked at nothing and named a time or had enough, nor
-/// where the event only shared a batch with others.
+/// where the event only shared a batch with others, nor where we kept it back ourselves.
 fn counts(outcome: &Outcome, failure: &Failure) -> bool {
     match outcome {
         Outcome::NotExecuted(_) => {
             failure.retry_after.is_none()
                 && !matches!(
                     failure.class,
-                    FailureClass::Throttled | FailureClass::BatchTooLarge
+                    FailureClass::Throttled
+                        | FailureClass::BatchTooLarge
+                        | FailureClass::Interrupted
                 )
         }
         _ => true,
@@ -343,6 +345,9 @@ mod tests {
             let verdict = policy(None).verdict(nth(1), &usual(class), NOW, SECOND);
             assert_eq!(verdict, expected, "{class:?}");
         }
+        let kept_back = Outcome::NotExecuted(failure(Class::Interrupted));
+        let verdict = policy(None).verdict(nth(1), &kept_back, NOW, SECOND);
+        assert_eq!(verdict, at(1, false), "nothing was sent");
         let delivered = policy(None).verdict(nth(1), &Outcome::Delivered, NOW, 0);
         assert_eq!(delivered, Verdict::Settle);
     }

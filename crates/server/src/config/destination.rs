@@ -20,6 +20,7 @@ use crate::sink::file::config::FileConfig;
 use crate::sink::http::config::HttpConfig;
 #[cfg(feature = "kafka")]
 use crate::sink::kafka::config::KafkaConfig;
+use crate::sink::wayhold::config::ForwardConfig;
 use crate::sink::webhook::config::WebhookConfig;
 
 /// A destination.
@@ -46,6 +47,8 @@ pub enum SinkConfig {
     Webhook(WebhookConfig),
     /// An HTTP API that wants events in its own shape.
     Http(HttpConfig),
+    /// Another Wayhold.
+    Wayhold(ForwardConfig),
     /// A Kafka cluster.
     #[cfg(feature = "kafka")]
     Kafka(KafkaConfig),
@@ -60,6 +63,7 @@ impl SinkConfig {
             Self::File(_) => "file",
             Self::Webhook(_) => "webhook",
             Self::Http(_) => "http",
+            Self::Wayhold(_) => "wayhold",
             #[cfg(feature = "kafka")]
             Self::Kafka(_) => "kafka",
             Self::Null => "null",
@@ -82,7 +86,8 @@ pub struct DeliveryPolicy {
     pub rate: Option<Rate>,
     /// Most attempts in flight. It also bounds what an unclean stop repeats, see `dispatch`.
     pub concurrency: usize,
-    /// Most attempts in flight for one ordering key; above 1 order within a key is given up.
+    /// Most attempts in flight for one ordering key. Above 1 a Kafka destination gives up order within a key when
+    /// one fails; another Wayhold gets them in batches that are stored whole or not at all, and keeps it.
     pub in_flight_per_key: u32,
     /// How long one attempt may take.
     pub timeout: Duration,
@@ -135,8 +140,8 @@ const HTTP_DEFAULTS: KindDefaults = KindDefaults {
     timeout: Duration::from_secs(15),
 };
 
-/// Everything else takes events in bulk (a file is synced and Kafka acknowledges per batch), so the
-/// window must hold a batch; it also bounds what an unclean stop repeats.
+/// Everything else takes events in bulk (a file is synced, Kafka and another Wayhold acknowledge per batch), so
+/// the window must hold a batch; it also bounds what an unclean stop repeats.
 const BULK_DEFAULTS: KindDefaults = KindDefaults {
     concurrency: 1024,
     timeout: Duration::from_secs(60),
@@ -155,12 +160,13 @@ impl DestinationConfig {
         let kind = section.require::<Kind>("kind", "\"webhook\"")?;
         let defaults = match kind {
             Kind::Webhook | Kind::Http => HTTP_DEFAULTS,
-            Kind::File | Kind::Kafka | Kind::Null => BULK_DEFAULTS,
+            Kind::File | Kind::Wayhold | Kind::Kafka | Kind::Null => BULK_DEFAULTS,
         };
         let sink = match kind {
             Kind::File => FileConfig::read(section).map(SinkConfig::File),
             Kind::Webhook => WebhookConfig::read(section, network).map(SinkConfig::Webhook),
             Kind::Http => HttpConfig::read(section, network).map(SinkConfig::Http),
+            Kind::Wayhold => ForwardConfig::read(section, network).map(SinkConfig::Wayhold),
             #[cfg(feature = "kafka")]
             Kind::Kafka => KafkaConfig::read(section).map(SinkConfig::Kafka),
             #[cfg(not(feature = "kafka"))]
@@ -195,6 +201,7 @@ enum Kind {
     File,
     Webhook,
     Http,
+    Wayhold,
     Kafka,
     Null,
 }
@@ -204,6 +211,7 @@ impl Choice for Kind {
         ("file", Self::File),
         ("webhook", Self::Webhook),
         ("http", Self::Http),
+        ("wayhold", Self::Wayhold),
         ("kafka", Self::Kafka),
         ("null", Self::Null),
     ];
@@ -215,16 +223,19 @@ impl DeliveryPolicy {
         defaults: &KindDefaults,
         section: &mut Section<'_, '_, '_>,
     ) -> Option<Self> {
+        let concurrency = section.within("concurrency", defaults.concurrency, 1, CONCURRENCY_MAX);
         // Several in flight per key need a destination that keeps their order when all goes well.
         let in_flight_per_key = match kind {
             Kind::Kafka => section.within("in_flight_per_key", 1, 1, 1_000),
+            // A batch holds any number of a key.
+            Kind::Wayhold => u32::try_from(concurrency).unwrap_or(u32::MAX),
             Kind::File | Kind::Webhook | Kind::Http | Kind::Null => 1,
         };
         Some(Self {
             on_failure: section.get("on_failure", OnFailure::Block),
             on_dead_letter: section.get("on_dead_letter", OnDeadLetter::Release),
             rate: section.find("rate"),
-            concurrency: section.within("concurrency", defaults.concurrency, 1, 65_536),
+            concurrency,
             in_flight_per_key,
             timeout: section.within("timeout", defaults.timeout, MILLISECOND, HOUR),
             max_blocked_keys: section.within("max_blocked_keys", 10_000, 1, 1_000_000),
@@ -233,6 +244,9 @@ impl DeliveryPolicy {
         })
     }
 }
+
+/// Most attempts that one destination may have in flight: each is an event in memory.
+const CONCURRENCY_MAX: usize = 65_536;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);

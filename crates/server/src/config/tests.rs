@@ -358,6 +358,7 @@ fn the_example_is_valid_with_and_without_what_is_off_by_default() {
             include_str!("../sink/webhook/client/certificates/authority.pem"),
         ),
         ("ERP_TOKEN", "x"),
+        ("CENTRE_TOKEN", "x"),
         ("KAFKA_PASSWORD", "x"),
     ]);
     load_with(&all, &Overrides::default(), &environment).unwrap();
@@ -366,7 +367,11 @@ fn the_example_is_valid_with_and_without_what_is_off_by_default() {
 #[test]
 fn the_examples_of_destinations_are_valid() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/destinations");
-    let environment = Environment::new([("ERPNEXT_AUTHORIZATION", "x"), ("BC_CLIENT_SECRET", "x")]);
+    let environment = Environment::new([
+        ("ERPNEXT_AUTHORIZATION", "x"),
+        ("BC_CLIENT_SECRET", "x"),
+        ("CENTRE_TOKEN", "x"),
+    ]);
     let mut found = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -35,7 +35,7 @@ use super::snapshot::{LaneSnapshot, LaneState, LastError};
 use super::steady::Steady;
 use crate::clock::Entropy;
 use crate::config::{DeliveryPolicy, OnDeadLetter, OnFailure};
-use crate::sink::{Attempt, Finished, Sink};
+use crate::sink::{Attempt, Finished, Known, Sink};
 use crate::telemetry::metrics::{DestinationMetrics, Metrics};
 
 /// Most deliveries read, and outcomes taken, at once: enough to make their fixed costs small, few
@@ -151,6 +151,8 @@ pub(super) struct LaneTask {
     paced: VecDeque<Prepared>,
     ready: Vec<Attempt>,
     flight: Flight,
+    // Which failures were taken.
+    known: Known,
     finished: mpsc::Receiver<Finished>,
     finish: mpsc::Sender<Finished>,
     outcomes: Vec<Finished>,
@@ -238,6 +240,7 @@ impl LaneTask {
             paced: VecDeque::new(),
             ready: Vec::with_capacity(concurrency.min(BATCH_MAX)),
             flight: Flight::default(),
+            known: Known::default(),
             finished,
             finish,
             outcomes: Vec::with_capacity(BATCH_MAX),

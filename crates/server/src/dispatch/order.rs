@@ -15,13 +15,13 @@ mod key;
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use wayhold_model::{Position, StoredEvent, Timestamp};
 use wayhold_store::Delivery;
 
-use self::key::{Key, Retry};
+use self::key::{HashedAlready, Key, Retry};
 use crate::config::{OnDeadLetter, OnFailure};
 
 pub(super) use self::key::KEY_POSITIONS_MAX;
@@ -217,13 +217,13 @@ impl Order {
         let policy = self.policy;
         let slot = match self.keys.entry(hash) {
             Entry::Vacant(slot) => {
-                slot.insert(Key::default()).in_flight = 1;
+                slot.insert(Key::default()).begin_turn();
                 return true;
             }
             Entry::Occupied(slot) => slot,
         };
         if slot.get().is_open(policy) || wayhold_store::planted!("key-order-ignored") {
-            slot.into_mut().in_flight += 1;
+            slot.into_mut().begin_turn();
             return true;
         }
         let size = event.event.size();
@@ -333,13 +333,25 @@ impl Order {
         let Some(key) = self.keys.get(&hash) else {
             return;
         };
-        if key.in_flight >= self.policy.in_flight_per_key {
+        if !key.has_room(self.policy) {
             return;
         }
         if !key.awake.is_empty() {
             self.due.push_back(Due::Key(hash));
         } else if key.has_waiting() {
             self.released.push_back(hash);
+        }
+    }
+
+    /// The turn's delivery was handed to the destination, or will not be in this turn. Where a key may have
+    /// several in flight, only then the next one gets its turn: what takes a moment to be fetched or recorded
+    /// is not overtaken on the way.
+    pub(super) fn handed_over(&mut self, key: Option<u64>) {
+        if let Some(hash) = key.filter(|_| self.policy.in_flight_per_key > 1)
+            && let Some(key) = self.keys.get_mut(&hash)
+        {
+            key.preparing = false;
+            self.requeue(hash);
         }
     }
 
@@ -563,27 +575,6 @@ impl Order {
             slot.remove();
         }
         result
-    }
-}
-
-/// Takes a hash for what it is.
-#[derive(Clone, Copy, Debug, Default)]
-struct HashedAlready(u64);
-
-impl Hasher for HashedAlready {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        // Only u64 keys are hashed; anything else still gets a lawful, if poor, hash.
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
     }
 }
 

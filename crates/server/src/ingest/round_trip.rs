@@ -12,7 +12,7 @@ use super::draft::push_json_string;
 use super::envelope::{self, Reading};
 use super::{attribute, binary};
 use crate::config::ParseMode;
-use crate::sink::cloudevents::{header_value, visit_attributes, write_structured};
+use crate::sink::cloudevents::{header_value, visit_attributes, write_structured, write_with_key};
 
 const READING: Reading = Reading {
     mode: ParseMode::Strict,
@@ -118,5 +118,39 @@ proptest! {
         let json = std::str::from_utf8(&text).unwrap();
         let mut draft = envelope::read_one(json, READING, &envelope::Share(&text)).unwrap();
         prop_assert_eq!(Event::new(&draft.parts()).unwrap(), event);
+    }
+
+    #[test]
+    fn a_batch_for_another_wayhold_loses_nothing(events in vec(event(), 0..4)) {
+        let mut text = b"[".to_vec();
+        for (index, event) in events.iter().enumerate() {
+            if index > 0 {
+                text.push(b',');
+            }
+            write_with_key(event, &mut text);
+        }
+        text.push(b']');
+        let json = std::str::from_utf8(&text).unwrap();
+        let mut read = Vec::new();
+        envelope::read_batch(json, READING, events.len(), |mut draft| {
+            read.push(Event::new(&draft.parts()).unwrap());
+            Ok(())
+        })
+        .unwrap();
+        prop_assert_eq!(read, events);
+    }
+
+    #[test]
+    fn a_key_that_is_no_attribute_goes_along_as_one(key in text()) {
+        let parts = EventParts { id: "1", source: "/s", kind: "t", key: &key, ..EventParts::default() };
+        let event = Event::new(&parts).unwrap();
+        let mut text = Vec::new();
+        write_with_key(&event, &mut text);
+        let text = Bytes::from(text);
+        let json = std::str::from_utf8(&text).unwrap();
+        let mut draft = envelope::read_one(json, READING, &envelope::Share(&text)).unwrap();
+        let read = Event::new(&draft.parts()).unwrap();
+        prop_assert_eq!(read.key(), event.key());
+        prop_assert!(read.extension("partitionkey").is_some());
     }
 }

@@ -8,6 +8,7 @@ use wayhold_model::Clock;
 use super::Sink;
 use super::file::FileSink;
 use super::null::NullSink;
+use super::wayhold::ForwardSink;
 use super::webhook::WebhookSink;
 use crate::config::DestinationConfig;
 use crate::config::SinkConfig;
@@ -36,6 +37,7 @@ pub fn build(
         SinkConfig::Http(config) => {
             Arc::new(WebhookSink::start(config, window, Arc::clone(clock))?)
         }
+        SinkConfig::Wayhold(config) => Arc::new(ForwardSink::start(config, Arc::clone(clock))?),
         #[cfg(feature = "kafka")]
         SinkConfig::Kafka(config) => Arc::new(super::kafka::KafkaSink::start(config, window)?),
     })

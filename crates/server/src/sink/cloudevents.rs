@@ -2,7 +2,7 @@
 //! (structured mode), and the percent-encoding of HTTP header values.
 //!
 //! Format: `cloudevents/spec` 1.0.2, `formats/json-format.md`, `bindings/http-protocol-binding.md`
-//! section 3.1.3.2 and `bindings/kafka-protocol-binding.md`. The ordering key is never added.
+//! section 3.1.3.2 and `bindings/kafka-protocol-binding.md`. The ordering key is added only for another Wayhold.
 
 use std::borrow::Cow;
 
@@ -17,6 +17,12 @@ pub const SPEC_VERSION: &str = "1.0";
 
 /// Media type of one event in structured mode.
 pub const STRUCTURED_CONTENT_TYPE: &str = "application/cloudevents+json; charset=utf-8";
+
+/// Media type of several events in one body.
+pub const BATCH_CONTENT_TYPE: &str = "application/cloudevents-batch+json; charset=utf-8";
+
+/// The extension attribute that carries an ordering key (CloudEvents, partitioning extension).
+const PARTITION_KEY: &str = "partitionkey";
 
 /// How an event is laid into a request or record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +54,19 @@ pub fn visit_attributes(event: &Event, mut visit: impl FnMut(&str, &str)) {
 /// Appends the event as one JSON object. JSON data is embedded byte for byte, text as a JSON string,
 /// everything else as base64; data that claims to be JSON and is not stays exact as base64.
 pub fn write_structured(event: &Event, out: &mut Vec<u8>) {
+    write_event(event, None, out);
+}
+
+/// The same with the ordering key as `partitionkey` where the event has no attribute of that name: whoever reads
+/// it then has the key that it was accepted with.
+pub fn write_with_key(event: &Event, out: &mut Vec<u8>) {
+    let missing = event
+        .key()
+        .filter(|_| event.extension(PARTITION_KEY).is_none());
+    write_event(event, missing, out);
+}
+
+fn write_event(event: &Event, key: Option<&str>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
     for (name, value) in core_attributes(event) {
         write_member(out, name, value);
@@ -62,6 +81,7 @@ pub fn write_structured(event: &Event, out: &mut Vec<u8>) {
             }
         }
     }
+    write_member(out, PARTITION_KEY, key.unwrap_or_default());
     write_data(event, out);
     out.push(b'}');
 }

@@ -17,6 +17,10 @@ pub fn meaning(sink: &SinkConfig, status: i32, waits: bool) -> Option<(OutcomeKi
             let own = config.success.meaning_of(status);
             Some(own.unwrap_or_else(|| super::webhook::meaning_of_status(status, waits)))
         }
+        SinkConfig::Wayhold(_) => {
+            let status = http_status(status)?;
+            Some(super::wayhold::meaning_of_status(status, waits))
+        }
         #[cfg(feature = "kafka")]
         SinkConfig::Kafka(_) => super::kafka::meaning_of_number(status),
         SinkConfig::File(_) | SinkConfig::Null => None,

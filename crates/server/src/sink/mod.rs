@@ -14,9 +14,11 @@ pub mod http;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod null;
+pub mod wayhold;
 pub mod webhook;
 
 mod build;
+mod known;
 mod meaning;
 mod preview;
 
@@ -32,6 +34,7 @@ use tokio::sync::mpsc;
 use wayhold_model::{Event, Failure, FailureClass, Outcome, StoredEvent};
 
 pub use build::{BuildError, build};
+pub use known::Known;
 pub use meaning::meaning;
 pub use preview::{MASK, Preview};
 
@@ -43,7 +46,8 @@ pub trait Sink: Send + Sync + 'static {
     /// Begins these attempts, in order, and drains `attempts`. Returns without waiting for the
     /// destination; each attempt is finished later (or here) through `Attempt::finish`. At most the
     /// lane's concurrency is unfinished at any time, and never two of one ordering key unless the
-    /// destination opted in.
+    /// destination's kind or configuration says so: then they come in order, each after the one before, and
+    /// `Attempt::is_informed` tells whether the lane knew what became of those.
     fn submit(&self, attempts: &mut Vec<Attempt>);
 
     /// Checks that the destination can be reached, without delivering anything: what
@@ -70,6 +74,7 @@ pub struct Attempt {
     pub number: u32,
     /// How long the destination may take to answer, from submission.
     pub timeout: Duration,
+    known: Option<Known>,
     done: Option<Done>,
 }
 
@@ -102,8 +107,22 @@ impl Attempt {
             event,
             number,
             timeout,
+            known: None,
             done: Some(Done { token, finished }),
         }
+    }
+
+    /// The same of a lane that has several of a key in flight, with what it knows now.
+    #[must_use]
+    pub fn knowing(mut self, known: &Known) -> Self {
+        self.known = Some(known.clone());
+        self
+    }
+
+    /// Whether its lane had taken every failure that was reported so far when it handed this over. If not, it
+    /// may have taken an earlier event of the key for sent that is not.
+    pub fn is_informed(&self) -> bool {
+        self.known.as_ref().is_none_or(Known::is_whole)
     }
 
     /// Reports how the attempt ended. Never blocks, callable from any thread.
@@ -113,6 +132,9 @@ impl Attempt {
 
     fn report(&mut self, outcome: Outcome) {
         if let Some(Done { token, finished }) = self.done.take() {
+            if let Some(known) = &self.known {
+                known.reports(&outcome);
+            }
             // Fails only when the lane is gone, which then re-reads its deliveries from the store.
             drop(finished.try_send(Finished { token, outcome }));
         }

@@ -9,6 +9,7 @@
 
 mod classes;
 mod destination;
+mod every_sink;
 mod failures;
 mod hand;
 mod miniature;

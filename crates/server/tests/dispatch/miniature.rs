@@ -59,19 +59,36 @@ impl Server {
         Self::start_with(folder, lanes, Arc::new(SystemClock)).await
     }
 
+    /// The same with sinks of any kind.
+    pub(crate) async fn start_sinks(
+        folder: &Path,
+        lanes: Vec<(&str, DeliveryPolicy, Arc<dyn Sink>)>,
+    ) -> Self {
+        Self::start_lanes(folder, lanes, Arc::new(SystemClock)).await
+    }
+
     pub(crate) async fn start_with(
         folder: &Path,
         lanes: Vec<(&str, DeliveryPolicy, Arc<Scripted>)>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let lanes = lanes.into_iter().map(|(name, policy, sink)| {
+            let sink: Arc<dyn Sink> = sink;
+            (name, policy, sink)
+        });
+        Self::start_lanes(folder, lanes.collect(), clock).await
+    }
+
+    async fn start_lanes(
+        folder: &Path,
+        lanes: Vec<(&str, DeliveryPolicy, Arc<dyn Sink>)>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let folder = folder.to_owned();
         let names: Vec<_> = lanes.iter().map(|(name, ..)| (*name).to_owned()).collect();
         let mut services: BTreeMap<_, _> = lanes
             .into_iter()
-            .map(|(name, policy, sink)| {
-                let sink: Arc<dyn Sink> = sink;
-                (name.to_owned(), Service { policy, sink })
-            })
+            .map(|(name, policy, sink)| (name.to_owned(), Service { policy, sink }))
             .collect();
         let opening = move || {
             let (store, _) = Store::open(&folder, Options::default(), Arc::clone(&clock)).unwrap();

@@ -19,6 +19,7 @@ mod drill;
 mod events;
 mod failures;
 mod first_minute;
+mod forwarding;
 mod letters;
 mod limits;
 mod lost_answers;

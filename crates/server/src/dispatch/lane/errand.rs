@@ -193,6 +193,7 @@ impl LaneTask {
         if probe {
             self.pace.probe_given_up();
         }
+        self.order.handed_over(turn.key);
         let position = turn.position;
         match error {
             ReadError::Damaged { .. } => {

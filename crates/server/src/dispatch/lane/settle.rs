@@ -32,6 +32,7 @@ impl LaneTask {
             wall: self.clock.now(),
         };
         for Finished { token, outcome } in outcomes.drain(..) {
+            self.known.take(&outcome);
             if let Some(sent) = self.flight.remove(token) {
                 self.settle(&sent, &outcome, moment);
             }

@@ -251,6 +251,7 @@ impl LaneTask {
         if prepared.probe {
             self.pace.probe_given_up();
         }
+        self.order.handed_over(prepared.event.key_hash);
         info!(
             destination = self.record.name,
             %position,
@@ -280,6 +281,7 @@ impl LaneTask {
         if *probe {
             self.pace.probe_given_up();
         }
+        self.order.handed_over(event.key_hash);
         let (position, attempts) = (event.position, history.attempts);
         warn!(destination = self.record.name, %position, attempts, "delivery given up as a dead letter");
         let last = AttemptRecord {
@@ -358,13 +360,13 @@ impl LaneTask {
         let number = prepared.number();
         let token = self.flight.insert(prepared.sent(Instant::now()));
         let finish = self.finish.clone();
-        self.ready.push(Attempt::new(
-            event,
-            number,
-            self.policy.timeout,
-            token,
-            finish,
-        ));
+        let key = event.key_hash;
+        let mut attempt = Attempt::new(event, number, self.policy.timeout, token, finish);
+        if self.policy.in_flight_per_key > 1 {
+            attempt = attempt.knowing(&self.known);
+            self.order.handed_over(key);
+        }
+        self.ready.push(attempt);
     }
 
     /// What is prepared does not go out now and takes its turn again later.
@@ -374,6 +376,7 @@ impl LaneTask {
         if prepared.probe {
             self.pace.probe_given_up();
         }
+        self.order.handed_over(prepared.event.key_hash);
         self.order.put_back(prepared.into_turn(), again_at);
     }
 

@@ -2,6 +2,7 @@
 //! key exists only while there is something to remember of it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::Hasher;
 use std::sync::Arc;
 
 use wayhold_model::{Position, StoredEvent, Timestamp};
@@ -16,6 +17,9 @@ pub(in crate::dispatch) const KEY_POSITIONS_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Key {
     pub(super) in_flight: u32,
+    // Whether the last of those in flight is still on its way to the destination. Only looked at where there may
+    // be several.
+    pub(super) preparing: bool,
     // Of those in flight, attempts after the first.
     retrying: u32,
     // Failed, and not due yet; failed, and due.
@@ -53,11 +57,22 @@ pub(super) struct Retry {
 impl Key {
     /// Whether a first attempt that was just read may go at once.
     pub(super) fn is_open(&self, policy: OrderPolicy) -> bool {
-        self.in_flight < policy.in_flight_per_key
+        self.has_room(policy)
             && !self.has_waiting()
             && self.awake.is_empty()
             && self.holds.is_empty()
             && (policy.on_failure == OnFailure::Park || self.sleeping.is_empty())
+    }
+
+    /// Whether one more may be in flight.
+    pub(super) fn has_room(&self, policy: OrderPolicy) -> bool {
+        self.in_flight == 0 || self.in_flight < policy.in_flight_per_key && !self.preparing
+    }
+
+    /// One more is in flight.
+    pub(super) fn begin_turn(&mut self) {
+        self.in_flight += 1;
+        self.preparing = true;
     }
 
     /// Remembers a delivery that must wait; says whether its body was kept.
@@ -86,7 +101,7 @@ impl Key {
     }
 
     pub(super) fn next(&mut self, hash: u64, policy: OrderPolicy) -> Next {
-        if self.in_flight >= policy.in_flight_per_key {
+        if !self.has_room(policy) {
             return Next::Nothing;
         }
         let awake = self.awake.keys().next().copied();
@@ -114,7 +129,7 @@ impl Key {
             return Next::Nothing;
         };
         self.waiting_count = self.waiting_count.saturating_sub(1);
-        self.in_flight += 1;
+        self.begin_turn();
         Next::Turn(Turn {
             position,
             key: Some(hash),
@@ -128,7 +143,7 @@ impl Key {
         let Some(retry) = self.awake.remove(&position) else {
             return Next::Nothing;
         };
-        self.in_flight += 1;
+        self.begin_turn();
         self.retrying += u32::from(!retry.history.is_first());
         Next::Turn(Turn {
             position,
@@ -233,6 +248,27 @@ impl Key {
             attempts: retry.map_or(0, |(_, retry)| retry.history.attempts),
             retry_at: retry.map(|(_, retry)| retry.at),
             waiting: self.waiting_count,
+        }
+    }
+}
+
+/// Takes a hash for what it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HashedAlready(u64);
+
+impl Hasher for HashedAlready {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Only u64 keys are hashed; anything else still gets a lawful, if poor, hash.
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
         }
     }
 }

@@ -76,19 +76,24 @@ const SECOND: History = History {
 impl Order {
     /// Offers a first attempt; whether it may go at once.
     fn goes(&mut self, sequence: u64, key: Option<u64>) -> bool {
-        self.offer(fresh(sequence, key), None).is_some()
+        let goes = self.offer(fresh(sequence, key), None).is_some();
+        self.handed_over(key);
+        goes
     }
 
+    /// The next turn, which is handed over at once.
     fn turn(&mut self) -> Option<u64> {
-        let released = |order: &mut Self| match order.next_released() {
-            Next::Turn(turn) => Some(turn.position.sequence.0),
+        let next = match self.next_retry() {
+            Next::Nothing => self.next_released(),
+            next => next,
+        };
+        match next {
+            Next::Turn(turn) => {
+                self.handed_over(turn.key);
+                Some(turn.position.sequence.0)
+            }
             Next::Refill(refill) => panic!("unexpected {refill:?}"),
             Next::Nothing => None,
-        };
-        match self.next_retry() {
-            Next::Turn(turn) => Some(turn.position.sequence.0),
-            Next::Refill(refill) => panic!("unexpected {refill:?}"),
-            Next::Nothing => released(self),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::rate_limit::until_filled;
 /// How long the receiver wants to be left alone. A date that has passed means not at all; what cannot
 /// be read is as if it were not there; of several the longest counts. Without any, a quota in `RateLimit` that is
 /// used up says it.
-pub(super) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+pub(in crate::sink) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     headers
         .get_all(RETRY_AFTER)
         .iter()

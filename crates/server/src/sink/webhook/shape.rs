@@ -2,14 +2,11 @@
 
 use bytes::Bytes;
 use http::{HeaderName, StatusCode};
-use ipnet::IpNet;
 use reqwest::{Method, Request};
-use url::Url;
 use wayhold_model::{Event, Failure, FailureClass, Outcome, OutcomeKind, Timestamp};
 
-use super::auth::config::AuthConfig;
-use super::client::config::ClientConfig;
 use super::config::{WebhookConfig, shown_url};
+use super::line::Way;
 use super::request::request_of;
 use super::sign;
 use crate::sink::http::config::HttpConfig;
@@ -37,35 +34,21 @@ impl From<&HttpConfig> for Shape {
 }
 
 impl Shape {
-    /// A URL at the destination's host: all its requests go there.
-    pub(super) fn base(&self) -> &Url {
+    /// The way to it.
+    pub(super) fn way(&self) -> Way<'_> {
         match self {
-            Self::Events(config) => &config.url,
-            Self::Mapped(config) => config.mapping.base(),
-        }
-    }
-
-    /// How it knows who asks.
-    pub(super) fn auth(&self) -> &AuthConfig {
-        match self {
-            Self::Events(config) => &config.auth,
-            Self::Mapped(config) => &config.auth,
-        }
-    }
-
-    /// How its client connects and how long it waits.
-    pub(super) fn client(&self) -> &ClientConfig {
-        match self {
-            Self::Events(config) => &config.client,
-            Self::Mapped(config) => &config.client,
-        }
-    }
-
-    /// Networks that it may reach although they are not public.
-    pub(super) fn allow_networks(&self) -> &[IpNet] {
-        match self {
-            Self::Events(config) => &config.allow_networks,
-            Self::Mapped(config) => &config.allow_networks,
+            Self::Events(config) => Way {
+                base: &config.url,
+                allow_networks: &config.allow_networks,
+                auth: &config.auth,
+                client: &config.client,
+            },
+            Self::Mapped(config) => Way {
+                base: config.mapping.base(),
+                allow_networks: &config.allow_networks,
+                auth: &config.auth,
+                client: &config.client,
+            },
         }
     }
 
@@ -115,7 +98,7 @@ impl Shape {
             };
             headers.push((name.to_string(), shown));
         }
-        if let Some(name) = self.auth().credential.header() {
+        if let Some(name) = self.way().auth.credential.header() {
             headers.push((name.to_string(), MASK.to_owned()));
         }
         let url = match self {

@@ -4,19 +4,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::StatusCode;
-use reqwest::{Request, Response};
+use reqwest::Response;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
-use wayhold_model::{Clock, Event, Failure, FailureClass, Outcome};
+use wayhold_model::{Clock, Event, Failure, Outcome};
 
-use super::address::Guard;
-use super::auth::{Auth, NoToken};
-use super::classify::{
-    outcome_of_denial, outcome_of_error, outcome_of_no_token, outcome_of_status, outcome_of_timeout,
-};
-use super::client::{Client, Names, NoAnswer, SystemNames};
+use super::classify::outcome_of_status;
+use super::client::{Names, SystemNames};
+use super::line::Line;
 use super::retry_after::retry_after;
 use super::shape::Shape;
 use crate::sink::{Attempt, BoxFuture, BuildError, Preview, Sink};
@@ -26,9 +22,6 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024;
 
 /// How long the body of an answer may take once its status has come; the status alone decides.
 const ANSWER_BODY_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// How long a probe waits for an answer.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sends to one HTTP receiver.
 #[derive(Debug)]
@@ -40,11 +33,16 @@ pub struct WebhookSink {
 
 struct Target {
     shape: Shape,
-    auth: Auth,
-    host: String,
-    guard: Guard,
-    client: Client,
+    line: Line,
     clock: Arc<dyn Clock>,
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target")
+            .field("line", &self.line)
+            .finish_non_exhaustive()
+    }
 }
 
 impl WebhookSink {
@@ -68,26 +66,9 @@ impl WebhookSink {
         names: Arc<dyn Names>,
     ) -> Result<Self, BuildError> {
         let shape = shape.into();
-        let guard = Guard::new(shape.base(), shape.allow_networks());
-        let auth = Auth::start(shape.auth(), shape.allow_networks(), &names)?;
-        let identity = shape.auth().identity.as_ref();
-        let client = Client::new(
-            shape.base(),
-            guard.clone(),
-            shape.client(),
-            identity,
-            names,
-            window,
-        )?;
+        let line = Line::open(shape.way(), window, names)?;
         Ok(Self {
-            target: Arc::new(Target {
-                host: shape.base().host_str().unwrap_or_default().to_owned(),
-                shape,
-                auth,
-                guard,
-                client,
-                clock,
-            }),
+            target: Arc::new(Target { shape, line, clock }),
             runtime: Handle::current(),
             tasks: Mutex::new(JoinSet::new()),
         })
@@ -137,111 +118,33 @@ impl Target {
     /// One attempt, from the event to its outcome, within the attempt's timeout.
     async fn post(&self, attempt: &Attempt) -> Outcome {
         let event = &attempt.event.event;
-        if let Err(denied) = self.guard.check_literal(self.shape.base()) {
-            return outcome_of_denial(&self.host, denied);
-        }
+        let host = self.line.host();
         let request = match self.shape.request_of(event, self.clock.now()) {
             Ok(request) => request,
             Err(failure) => return Outcome::Refused(failure),
         };
         let deadline = Instant::now() + attempt.timeout;
-        let response = match self.send(request, deadline).await {
-            Err(Unanswered::NoToken(error)) => return outcome_of_no_token(&error),
-            Err(Unanswered::NoAnswer(NoAnswer::Late(wait))) => {
-                return outcome_of_timeout(&self.host, wait.unwrap_or(attempt.timeout));
-            }
-            Err(Unanswered::NoAnswer(NoAnswer::Failed(error))) => {
-                return outcome_of_error(&self.host, &error);
-            }
+        let response = match self.line.ask(request, attempt.timeout).await {
             Ok(response) => response,
+            Err(outcome) => return outcome,
         };
         let wait = retry_after(response.headers(), self.clock.now());
         let status = response.status();
         let outcome = self
             .shape
-            .outcome_of(&self.host, status)
-            .unwrap_or_else(|| outcome_of_status(&self.host, status, wait));
+            .outcome_of(host, status)
+            .unwrap_or_else(|| outcome_of_status(host, status, wait));
         let body_deadline = deadline.min(Instant::now() + ANSWER_BODY_TIMEOUT);
         drop(timeout_at(body_deadline, read_some(response)).await);
         outcome
     }
 
-    /// Sends a request with its credential. A token that is not accepted is fetched anew once, and the
-    /// request sent once more: a 401 says that it had no effect, and tokens end before their time.
-    async fn send(&self, mut request: Request, deadline: Instant) -> Result<Response, Unanswered> {
-        self.auth.apply(request.headers_mut(), deadline).await?;
-        let again = if self.auth.is_renewable() {
-            request.try_clone()
-        } else {
-            None
-        };
-        let response = self.client.execute(request, deadline).await?;
-        let refused = response.status() == StatusCode::UNAUTHORIZED;
-        let Some(mut again) = again.filter(|_| refused) else {
-            return Ok(response);
-        };
-        drop(response);
-        self.auth.refused(again.headers()).await;
-        self.auth.apply(again.headers_mut(), deadline).await?;
-        Ok(self.client.execute(again, deadline).await?)
-    }
-
     async fn probe(&self) -> Result<String, Failure> {
-        let failure_of = |outcome: &Outcome| outcome.failure().cloned();
-        if let Err(denied) = self.guard.check_literal(self.shape.base()) {
-            let outcome = outcome_of_denial(&self.host, denied);
-            return Err(failure_of(&outcome)
-                .unwrap_or_else(|| Failure::new(FailureClass::BlockedAddress, "not allowed")));
-        }
-        let host = &self.host;
-        let deadline = Instant::now() + PROBE_TIMEOUT;
-        match self.send(self.shape.probe(), deadline).await {
-            Ok(response) => {
-                let status = response.status().as_u16();
-                Ok(format!(
-                    "{host} can be reached; it answered {status} to OPTIONS"
-                ))
-            }
-            Err(Unanswered::NoToken(error)) => Err(error.failure()),
-            Err(Unanswered::NoAnswer(NoAnswer::Failed(error))) => {
-                let outcome = outcome_of_error(host, &error);
-                Err(failure_of(&outcome)
-                    .unwrap_or_else(|| Failure::new(FailureClass::Connect, "no answer")))
-            }
-            Err(Unanswered::NoAnswer(NoAnswer::Late(wait))) => {
-                let wait = wait.unwrap_or(PROBE_TIMEOUT);
-                let reason = format!("no answer from {host} within {wait:?}");
-                Err(Failure::new(FailureClass::Timeout, reason))
-            }
-        }
-    }
-}
-
-/// Why there is no answer.
-enum Unanswered {
-    /// There was no credential to send it with.
-    NoToken(NoToken),
-    /// It was sent, or could not be.
-    NoAnswer(NoAnswer),
-}
-
-impl From<NoToken> for Unanswered {
-    fn from(error: NoToken) -> Self {
-        Self::NoToken(error)
-    }
-}
-
-impl From<NoAnswer> for Unanswered {
-    fn from(error: NoAnswer) -> Self {
-        Self::NoAnswer(error)
-    }
-}
-
-impl std::fmt::Debug for Target {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Target")
-            .field("host", &self.host)
-            .finish_non_exhaustive()
+        let response = self.line.probe(self.shape.probe()).await?;
+        let (host, status) = (self.line.host(), response.status().as_u16());
+        Ok(format!(
+            "{host} can be reached; it answered {status} to OPTIONS"
+        ))
     }
 }
 

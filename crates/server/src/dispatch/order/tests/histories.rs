@@ -23,6 +23,8 @@ struct World {
     // Redrives that were sent at least once.
     redriven: BTreeSet<u64>,
     in_flight: Vec<Turn>,
+    // Keys of which a turn is on its way and not handed over.
+    late: Vec<Option<u64>>,
 }
 
 const IN_FLIGHT_MAX: usize = 6;
@@ -53,6 +55,7 @@ impl World {
             redriving: BTreeSet::new(),
             redriven: BTreeSet::new(),
             in_flight: Vec::new(),
+            late: Vec::new(),
         }
     }
 
@@ -115,6 +118,11 @@ impl World {
             if turn.history.letter.is_some() {
                 self.redriven.insert(turn.position.sequence.0);
             }
+            // Some take a while to be fetched.
+            match turn.position.sequence.0 % 3 {
+                0 => self.late.push(turn.key),
+                _ => self.order.handed_over(turn.key),
+            }
             self.in_flight.push(turn);
         }
     }
@@ -142,6 +150,10 @@ impl World {
             in_flight < self.policy.in_flight_per_key as usize,
             "{key} is in flight"
         );
+        assert!(
+            !self.late.contains(&turn.key),
+            "{sequence} may overtake an earlier one of {key} on the way"
+        );
         if !turn.history.is_first() {
             return;
         }
@@ -168,6 +180,9 @@ impl World {
     }
 
     fn step(&mut self, step: Step) {
+        for key in std::mem::take(&mut self.late) {
+            self.order.handed_over(key);
+        }
         let pick = |len: usize, index: usize| (len > 0).then(|| index % len.max(1));
         match step {
             Step::Start => self.start(),
@@ -252,6 +267,7 @@ impl World {
     fn restart(&mut self) {
         self.order = Order::new(self.policy);
         self.in_flight.clear();
+        self.late.clear();
         self.read = 0;
         for sequence in &self.dead {
             self.order.found_dead(at(*sequence), self.key(*sequence));

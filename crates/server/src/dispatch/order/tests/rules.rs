@@ -117,6 +117,26 @@ fn due_times_wake_but_positions_decide() {
 }
 
 #[test]
+fn of_a_key_with_several_in_flight_none_is_overtaken_while_it_is_fetched() {
+    let mut order = Order::new(OrderPolicy {
+        in_flight_per_key: 3,
+        ..policy(OnFailure::Block, OnDeadLetter::Release)
+    });
+    assert!(order.offer(fresh(1, Some(7)), None).is_some());
+    for waits in [2, 3, 4] {
+        assert!(order.offer(fresh(waits, Some(7)), None).is_none());
+    }
+    assert!(matches!(order.next_released(), Next::Nothing));
+    // Handed over, or not sent after all: either way the next may go.
+    order.handed_over(Some(7));
+    assert_eq!(order.turn(), Some(2));
+    assert_eq!(order.turn(), Some(3));
+    assert_eq!(order.turn(), None, "three are in flight");
+    order.resolved(Some(7), FIRST);
+    assert_eq!(order.turn(), Some(4));
+}
+
+#[test]
 fn a_redriven_delivery_goes_before_any_unsent_later_event_of_its_key() {
     for mut order in [blocking(), parking()] {
         assert!(order.goes(1, Some(7)));

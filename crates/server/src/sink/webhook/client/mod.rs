@@ -25,7 +25,7 @@ use crate::config::Secret;
 use crate::sink::BuildError;
 use build::Recipe;
 use config::ClientConfig;
-pub(super) use resolve::{Names, SystemNames};
+pub(in crate::sink) use resolve::{Names, SystemNames};
 
 /// A pool of connections to one receiver, each used for a limited time.
 pub(super) struct Client {
