@@ -68,6 +68,11 @@ impl Breaker {
         }
     }
 
+    /// Goes on under another policy, in the state that it is in: a time that has begun is kept.
+    pub fn follow(&mut self, policy: BreakerPolicy) {
+        self.policy = policy;
+    }
+
     /// Whether attempts may start at `now`.
     pub fn admission(&self, now: Timestamp) -> Admission {
         match self.state {

@@ -126,6 +126,19 @@ impl Bucket {
         }
     }
 
+    /// The same bucket at another rate: what it let through before still counts, so that whoever changes the
+    /// rate again and again gets nothing beyond it. What waits for its time waits no longer than one attempt
+    /// of the new rate.
+    #[must_use]
+    pub fn at(&self, rate: Rate, now: Timestamp) -> Self {
+        let bucket = Self::new(rate);
+        let now = now.as_micros().saturating_mul(NANOS_PER_MICRO);
+        Self {
+            next: self.next.min(now.saturating_add(bucket.interval)),
+            ..bucket
+        }
+    }
+
     /// Its rate.
     pub fn rate(&self) -> Rate {
         self.rate
@@ -218,6 +231,21 @@ mod tests {
             let got = f64::from(u32::try_from(taken.len()).unwrap());
             assert!(got >= expected * 0.98, "{text}: {got} of {expected}");
         }
+    }
+
+    #[test]
+    fn a_bucket_at_another_rate_gives_nothing_beyond_either() {
+        let (slow, fast) = ("1/m".parse().unwrap(), "10/s".parse().unwrap());
+        let mut bucket = Bucket::new(slow);
+        let now = Timestamp::from_micros(60_000_000);
+        assert!(bucket.take(now));
+        // However often it is changed, one attempt was let through.
+        for rate in [slow, fast, slow, fast] {
+            bucket = bucket.at(rate, now);
+            assert!(!bucket.take(now), "{rate}");
+        }
+        // And nobody waits for a minute that is no more.
+        assert_eq!(bucket.ready_at(), Timestamp::from_micros(60_100_000));
     }
 
     #[test]

@@ -4,11 +4,14 @@
 //! reached can also accept. Stop is the reverse, and each step makes durable what it holds: after a
 //! crash at any point the store opens to everything that was acknowledged.
 
+mod reload;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use thiserror::Error;
 use wayhold_model::{Clock, DestinationId, Timestamp};
 use wayhold_store::{CatalogError, DestinationRecord, LetterError, Recovery, Store};
@@ -17,8 +20,9 @@ use crate::auth::{Auth, Openness};
 use crate::backups::Backups;
 use crate::blocking::{Interrupted, blocking};
 use crate::clock::Entropy;
-use crate::config::Config;
+use crate::config::{Config, ConfigPlace, Loaded, ShownValue};
 use crate::dispatch::{Dispatcher, LaneSnapshot, Service, Surroundings, Target};
+use crate::http::SharedLimits;
 use crate::ingest::{Accept, Admission, Rules};
 use crate::redelivery::Letters;
 use crate::sink::{self, Sink};
@@ -26,13 +30,13 @@ use crate::telemetry::accounting::Accounting;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::report::{DestinationReport, Readiness, Report};
 
+pub use reload::{ReloadError, Reloaded};
+
 /// How long a lane may take to say how it is. One that is stuck is reported as such and hides no other.
 const SNAPSHOT_WAIT: Duration = Duration::from_secs(2);
 
 /// The running server; shared as `Arc<App>` with every handler.
 pub struct App {
-    /// How it was configured.
-    pub config: Arc<Config>,
     /// Where events lie.
     pub store: Store,
     /// The way in.
@@ -49,10 +53,26 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
-    sinks: BTreeMap<String, Arc<dyn Sink>>,
+    in_force: ArcSwap<InForce>,
+    /// Where that is read from, and read again.
+    place: ConfigPlace,
+    // Held by a reload from reading the file to its end.
+    reloading: tokio::sync::Mutex<()>,
+    limits: SharedLimits,
     recovery: Arc<Recovery>,
     started_at: Timestamp,
     stopping: AtomicBool,
+}
+
+/// The configuration that is in force, and what was made of it; replaced as a whole by a reload.
+pub struct InForce {
+    /// What everybody goes by.
+    pub config: Config,
+    /// Every value of it, as it is shown.
+    pub values: Vec<ShownValue>,
+    /// Since when.
+    pub since: Timestamp,
+    sinks: BTreeMap<String, Arc<dyn Sink>>,
 }
 
 /// What the server takes from outside.
@@ -89,10 +109,15 @@ impl App {
     /// # Errors
     /// Says what to change.
     pub fn start(
-        config: Arc<Config>,
+        loaded: Loaded,
         (store, recovery): (Store, Recovery),
         ports: Ports,
     ) -> Result<Arc<Self>, StartError> {
+        let Loaded {
+            config,
+            values,
+            place,
+        } = loaded;
         let metrics = Arc::new(Metrics::default());
         if let Some(finding) = other_shards(&config, store.shards()) {
             tracing::warn!("{finding}");
@@ -154,14 +179,21 @@ impl App {
             letters: Letters::new(store.clone(), dispatcher.clone()),
             backups: Arc::new(Backups::new(store.clone(), Arc::clone(&ports.clock))),
             started_at: ports.clock.now(),
+            limits: SharedLimits::from(&config.limits),
+            in_force: ArcSwap::from_pointee(InForce {
+                config,
+                values,
+                since: ports.clock.now(),
+                sinks,
+            }),
+            place,
+            reloading: tokio::sync::Mutex::new(()),
             clock: ports.clock,
             recovery: Arc::new(recovery),
             stopping: AtomicBool::new(false),
-            config,
             store,
             dispatcher,
             metrics,
-            sinks,
         }))
     }
 
@@ -182,9 +214,19 @@ impl App {
         blocking(move || store.stop()).await.ok();
     }
 
+    /// The configuration that is in force at this moment.
+    pub fn in_force(&self) -> Arc<InForce> {
+        self.in_force.load_full()
+    }
+
+    /// The limits of listeners and connections, which follow the configuration.
+    pub fn limits(&self) -> SharedLimits {
+        self.limits.clone()
+    }
+
     /// What speaks to a configured destination.
-    pub fn sink(&self, name: &str) -> Option<&Arc<dyn Sink>> {
-        self.sinks.get(name)
+    pub fn sink(&self, name: &str) -> Option<Arc<dyn Sink>> {
+        self.in_force.load().sinks.get(name).cloned()
     }
 
     /// Whether events can be accepted, and what is not as it should be.
@@ -200,6 +242,7 @@ impl App {
     pub async fn report(&self) -> Result<Report, Interrupted> {
         let records = self.store.catalog().destinations();
         let lanes = self.lanes(&records).await;
+        let in_force = self.in_force();
         let store = self.store.clone();
         let ids: Vec<_> = records.iter().map(|record| record.id).collect();
         let read = move || {
@@ -218,7 +261,7 @@ impl App {
             .zip(lanes)
             .zip(accounting)
             .map(|((record, lane), accounting)| DestinationReport {
-                kind: self
+                kind: in_force
                     .config
                     .destination(&record.name)
                     .map(|one| one.sink.kind()),
@@ -236,7 +279,8 @@ impl App {
             at: self.clock.now(),
             started_at: self.started_at,
             node: self.store.catalog().node_id().to_owned(),
-            no_auth: self.config.no_auth,
+            no_auth: in_force.config.no_auth,
+            config_since: in_force.since,
             readiness,
             limits: self.accept.admission().report(),
             figures,
@@ -249,9 +293,10 @@ impl App {
     fn decide_readiness(&self, lanes: &[LaneSnapshot]) -> Readiness {
         let stopping = self.stopping.load(Ordering::Relaxed);
         let mut health = self.store.health();
-        health
-            .degraded
-            .extend(other_shards(&self.config, self.store.shards()));
+        health.degraded.extend(other_shards(
+            &self.in_force.load().config,
+            self.store.shards(),
+        ));
         health.degraded.extend(self.accept.admission().findings());
         Readiness::decide(health, stopping, self.auth.openness(), lanes)
     }

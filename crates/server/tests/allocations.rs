@@ -17,7 +17,7 @@ use std::time::Duration;
 use wayhold::api;
 use wayhold::app::{App, Ports};
 use wayhold::clock::{SystemClock, SystemEntropy};
-use wayhold::config::{self, Config, Environment, ListenAddr, Overrides};
+use wayhold::config::{self, Environment, ListenAddr, Loaded, Overrides};
 use wayhold::http::{Events, Front, Listener, Server};
 use wayhold_store::{RunState, Store};
 
@@ -88,12 +88,8 @@ async fn start(folder: &Path) -> (Server, Arc<App>, SocketAddr) {
         listen: vec![ListenAddr::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))],
         ..Overrides::default()
     };
-    let config = config::load(Some(&file), &overrides, &Environment::default())
-        .unwrap()
-        .config;
-    let config = Arc::new(config);
-    let opened = Arc::clone(&config);
-    let app = tokio::task::spawn_blocking(move || open(&opened));
+    let loaded = config::load(Some(&file), &overrides, &Environment::default()).unwrap();
+    let app = tokio::task::spawn_blocking(move || open(loaded));
     let app = app.await.unwrap();
     let events = Events::new(
         app.accept.clone(),
@@ -102,17 +98,18 @@ async fn start(folder: &Path) -> (Server, Arc<App>, SocketAddr) {
     );
     let front = Front::new(events, api::router::api(&app));
     let mut listeners = Vec::new();
-    for address in &config.listen {
+    for address in &app.in_force().config.listen {
         listeners.push(Listener::bind(address).await.unwrap());
     }
-    let server = Server::start(listeners, Arc::new(front), &config.limits).unwrap();
+    let server = Server::start(listeners, Arc::new(front), app.limits()).unwrap();
     let Some(ListenAddr::Tcp(address)) = server.addresses().first().cloned() else {
         panic!("it listens on a port");
     };
     (server, app, address)
 }
 
-fn open(config: &Arc<Config>) -> Arc<App> {
+fn open(loaded: Loaded) -> Arc<App> {
+    let config = &loaded.config;
     let clock: Arc<dyn wayhold_model::Clock> = Arc::new(SystemClock);
     let opened = Store::open(&config.data, config.store.clone(), Arc::clone(&clock)).unwrap();
     let catalog = opened.0.catalog();
@@ -125,7 +122,7 @@ fn open(config: &Arc<Config>) -> Arc<App> {
         clock,
         entropy: Arc::new(SystemEntropy),
     };
-    App::start(Arc::clone(config), opened, ports).unwrap()
+    App::start(loaded, opened, ports).unwrap()
 }
 
 /// Sends requests and reads answers without allocating: what is counted is the server's.

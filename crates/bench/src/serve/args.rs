@@ -78,10 +78,10 @@ pub fn main(args: &Args) -> Result<(), BenchError> {
 async fn serve(args: &Args) -> Result<(), BenchError> {
     match args.kind {
         Kind::Bare => Ok(bare::serve(TcpListener::bind(args.listen).await?).await?),
-        Kind::Noop => front::serve(&settings(args)?, Arc::new(Nothing::default())).await,
+        Kind::Noop => front::serve(&settings(args)?.config, Arc::new(Nothing::default())).await,
         Kind::Classic => {
             let outbox = Classic::new(Outbox::open(&args.data)?);
-            front::serve(&settings(args)?, Arc::new(outbox)).await
+            front::serve(&settings(args)?.config, Arc::new(outbox)).await
         }
         Kind::Wayhold => {
             let beginning = Beginning {

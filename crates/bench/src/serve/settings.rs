@@ -1,7 +1,7 @@
 //! The configuration of everything behind our front: defaults, one destination that does nothing, and
 //! one route that asks something of each event.
 
-use wayhold::config::{self, Config, Environment, ListenAddr, Overrides};
+use wayhold::config::{self, Environment, ListenAddr, Loaded, Overrides};
 
 use super::args::Args;
 use crate::BenchError;
@@ -16,7 +16,7 @@ to = ["sink"]
 "#;
 
 /// The checked configuration of one server, as a file and flags would give it.
-pub fn settings(args: &Args) -> Result<Config, BenchError> {
+pub fn settings(args: &Args) -> Result<Loaded, BenchError> {
     let file = args.data.join("wayhold.toml");
     std::fs::write(&file, destination(args) + ROUTE + &limits(args))?;
     let overrides = Overrides {
@@ -27,7 +27,7 @@ pub fn settings(args: &Args) -> Result<Config, BenchError> {
     // The environment of whoever measures changes nothing.
     let loaded = config::load(Some(&file), &overrides, &Environment::default())?;
     std::fs::create_dir_all(&loaded.config.data)?;
-    Ok(loaded.config)
+    Ok(loaded)
 }
 
 /// What is not as usual.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use wayhold::api;
 use wayhold::app::{App, Ports};
 use wayhold::clock::{SystemClock, SystemEntropy};
-use wayhold::config::Config;
+use wayhold::config::Loaded;
 use wayhold::http::{Events, Front};
 use wayhold_model::Clock;
 use wayhold_store::prefill::Prefill;
@@ -41,23 +41,21 @@ pub struct Beginning {
 }
 
 /// Serves until told to stop. Whether it delivers is as told at this start, whatever an earlier run did.
-pub async fn serve(config: Config, beginning: Beginning) -> Result<(), BenchError> {
-    let config = Arc::new(config);
-    let app = {
-        let config = Arc::clone(&config);
-        tokio::task::spawn_blocking(move || start(&config, beginning)).await??
-    };
+pub async fn serve(loaded: Loaded, beginning: Beginning) -> Result<(), BenchError> {
+    let app = tokio::task::spawn_blocking(move || start(loaded, beginning)).await??;
     let events = Events::new(
         app.accept.clone(),
         app.auth.clone(),
         Arc::clone(&app.metrics),
     );
-    listen(&config, Front::new(events, api::router::api(&app))).await?;
+    let in_force = app.in_force();
+    listen(&in_force.config, Front::new(events, api::router::api(&app))).await?;
     app.stop(GRACE).await;
     Ok(())
 }
 
-fn start(config: &Arc<Config>, beginning: Beginning) -> Result<Arc<App>, BenchError> {
+fn start(loaded: Loaded, beginning: Beginning) -> Result<Arc<App>, BenchError> {
+    let config = &loaded.config;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let full = config.store.window_ids as u64;
     let prefill = prefill(beginning.window_ids.unwrap_or(full));
@@ -77,7 +75,7 @@ fn start(config: &Arc<Config>, beginning: Beginning) -> Result<Arc<App>, BenchEr
         clock,
         entropy: Arc::new(SystemEntropy),
     };
-    Ok(App::start(Arc::clone(config), (store, recovery), ports)?)
+    Ok(App::start(loaded, (store, recovery), ports)?)
 }
 
 /// A start that changes nothing writes nothing.

@@ -69,7 +69,8 @@ async fn explain(
     asked: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Json<List<ExplainedBody>>, Problem> {
     let Query(asked) = asked.map_err(|error| invalid(error.body_text()))?;
-    let configured = app
+    let in_force = app.in_force();
+    let configured = in_force
         .config
         .destination(&name)
         .ok_or_else(|| unknown(&name))?;

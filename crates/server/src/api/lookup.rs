@@ -80,7 +80,7 @@ async fn by_identity(
     id: String,
     source: Option<String>,
 ) -> Result<Json<EventBody>, Problem> {
-    let source = source.unwrap_or_else(|| app.config.ingest.source.clone());
+    let source = source.unwrap_or_else(|| app.in_force().config.ingest.source.clone());
     let missing = format!("no event of id {id} and source {source} is known");
     let (wanted_id, wanted_source) = (id.clone(), source.clone());
     let body = look_up(app, missing, move |store| {

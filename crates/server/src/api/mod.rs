@@ -13,6 +13,7 @@ pub mod lookup;
 
 pub mod audit;
 pub mod backups;
+pub mod config;
 pub mod dead_letters;
 pub mod destinations;
 pub mod explain;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use axum::Router;
 
 use super::{
-    audit, backups, dead_letters, destinations, explain, health, lookup, shards, status, tokens,
+    audit, backups, config, dead_letters, destinations, explain, health, lookup, shards, status,
+    tokens,
 };
 use crate::app::App;
 use crate::http::{pages, unserved};
@@ -22,6 +23,7 @@ pub fn api(app: &Arc<App>) -> Router {
         .merge(tokens::routes())
         .merge(audit::routes())
         .merge(backups::routes())
+        .merge(config::routes())
         .merge(health::routes())
         .merge(pages());
     unserved(routes).with_state(Arc::clone(app))

@@ -103,7 +103,7 @@ pub(super) async fn test(
             let detail = "body: expected an event to send, as a JSON object (CloudEvents)";
             return Err(Problem::new(ProblemType::InvalidRequest, detail).with("field", "body"));
         }
-        return Ok(Json(reach(sink).await).into_response());
+        return Ok(Json(reach(&sink).await).into_response());
     }
     let event = app.accept.read_event(&body)?;
     let preview = sink.preview(&event);
@@ -117,7 +117,7 @@ pub(super) async fn test(
         }
     };
     let outcome = if wanted.send {
-        Some(send(&app, sink, event).await)
+        Some(send(&app, &sink, event).await)
     } else {
         None
     };

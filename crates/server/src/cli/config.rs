@@ -1,10 +1,14 @@
 //! `wayhold config`: an example to begin from, a check of what was written, and what is in force.
 
+mod following;
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::block_on;
+use super::client::ServerArguments;
 use super::exit::{Exit, Failure};
 use super::output::Output;
 use crate::config::example::example;
@@ -19,6 +23,10 @@ pub enum Config {
     Check(Source),
     /// Print every value in force and where it came from; secrets are left out.
     Show(Source),
+    /// Ask a server what its configuration file says that is not in force.
+    Diff(ServerArguments),
+    /// Have a server read its configuration file again: whole or not at all.
+    Reload(ServerArguments),
 }
 
 /// Which configuration.
@@ -33,15 +41,17 @@ pub struct Source {
 }
 
 impl Config {
-    /// Does what was asked for, without a server.
+    /// Does what was asked for.
     ///
     /// # Errors
-    /// When the configuration has problems.
+    /// When the configuration has problems, or no server answers that was asked.
     pub fn run(self, output: &mut Output) -> Result<(), Failure> {
         match self {
             Self::Example => print_example(output),
             Self::Check(source) => check(&source, output),
             Self::Show(source) => show(&source, output),
+            Self::Diff(server) => block_on(following::diff(&server, output)),
+            Self::Reload(server) => block_on(following::reload(&server, output)),
         }
     }
 }

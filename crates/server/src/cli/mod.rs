@@ -8,6 +8,7 @@ pub mod output;
 pub mod paging;
 pub mod process;
 pub mod rehearsal;
+pub mod reload_signal;
 pub mod stop_signal;
 
 pub mod audit;

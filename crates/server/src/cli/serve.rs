@@ -10,12 +10,13 @@ use wayhold_store::{OpenError, Store};
 
 use super::exit::{Exit, Failure};
 use super::output::Output;
+use super::reload_signal::ReloadSignal;
 use super::stop_signal::StopSignal;
 use crate::api::router;
 use crate::app::{App, Ports};
 use crate::blocking::blocking;
 use crate::clock::{SystemClock, SystemEntropy};
-use crate::config::{self, Config, Environment, ListenAddr, LogFormat, Overrides};
+use crate::config::{Config, ConfigPlace, Environment, ListenAddr, Loaded, LogFormat, Overrides};
 use crate::http::{Events, Front, Listener, Server};
 use crate::telemetry::logs;
 
@@ -47,7 +48,7 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Serves until SIGTERM or SIGINT.
+    /// Serves until SIGTERM or SIGINT, and reads the configuration again at SIGHUP.
     ///
     /// # Errors
     /// When the server cannot start as configured.
@@ -58,8 +59,13 @@ impl Serve {
             ops_listen: self.ops_listen,
             no_auth: self.no_auth,
         };
-        let environment = Environment::of_process();
-        let loaded = config::load(self.config.as_deref(), &overrides, &environment)
+        let place = ConfigPlace {
+            file: self.config,
+            overrides,
+            environment: Environment::of_process(),
+        };
+        let loaded = place
+            .read()
             .map_err(|problems| Failure::usage(problems.to_string()))?;
         logs::start(&loaded.config.log)
             .map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
@@ -68,25 +74,26 @@ impl Serve {
             .enable_all()
             .build()
             .map_err(|error| Failure::new(Exit::Failed, format!("cannot start: {error}")))?
-            .block_on(serve(Arc::new(loaded.config), output))
+            .block_on(serve(loaded, output))
     }
 }
 
-async fn serve(config: Arc<Config>, output: &mut Output) -> Result<(), Failure> {
+async fn serve(loaded: Loaded, output: &mut Output) -> Result<(), Failure> {
     // Before anything is open: a signal from here on is a stop, never the end of half a start.
     let stop = StopSignal::new()?;
+    let reload = ReloadSignal::new()?;
     let ports = Ports {
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
     };
-    let store = open(&config, &ports).await?;
-    let listeners = match bind(&config, store.0.catalog().has_tokens()).await {
+    let config = &loaded.config;
+    let store = open(config, &ports).await?;
+    let listeners = match bind(config, store.0.catalog().has_tokens()).await {
         Ok(listeners) => listeners,
         Err(failure) => return Err(give_up(store.0, failure).await),
     };
     let opened = store.0.clone();
-    let starting = Arc::clone(&config);
-    let app = match blocking(move || App::start(starting, store, ports)).await {
+    let app = match blocking(move || App::start(loaded, store, ports)).await {
         Ok(Ok(app)) => app,
         Ok(Err(error)) => return Err(give_up(opened, Failure::usage(error.to_string())).await),
         Err(error) => {
@@ -97,7 +104,10 @@ async fn serve(config: Arc<Config>, output: &mut Output) -> Result<(), Failure> 
     let servers = listeners.serve(&app)?;
     wayhold_store::failpoint!("start.listening");
     announce(&app, &servers, output);
-    let reason = stop.received().await;
+    let reason = tokio::select! {
+        reason = stop.received() => reason,
+        never = reload.follow(&app) => match never {},
+    };
     tracing::info!(reason, "stopping");
     app.announce_stop();
     servers.api.stop(REQUESTS_GRACE).await;
@@ -193,9 +203,9 @@ impl Listeners {
             Arc::clone(&app.metrics),
         );
         let front = Arc::new(Front::new(events, router::api(app)));
-        let limits = &app.config.limits;
+        let limits = app.limits();
         let unknown = |error: std::io::Error| Failure::new(Exit::Failed, error.to_string());
-        let api = Server::start(self.api, front, limits).map_err(unknown)?;
+        let api = Server::start(self.api, front, limits.clone()).map_err(unknown)?;
         let ops = self
             .ops
             .map(|listener| {
@@ -211,7 +221,8 @@ impl Listeners {
 /// Says where everything is: a block for a person, one record for the log, and with `--json` an object
 /// on standard output for whoever started the server and waits for it.
 fn announce(app: &App, servers: &Servers, output: &mut Output) {
-    let config = &app.config;
+    let in_force = app.in_force();
+    let config = &in_force.config;
     let version = env!("CARGO_PKG_VERSION");
     let api: Vec<_> = servers.api.addresses().iter().map(url).collect();
     let ops = servers

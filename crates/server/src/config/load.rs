@@ -48,6 +48,27 @@ pub struct Overrides {
     pub no_auth: bool,
 }
 
+/// Where a configuration is read from, kept so that it can be read again.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigPlace {
+    /// The file; none where defaults, environment and flags are all.
+    pub file: Option<PathBuf>,
+    /// What the command line says.
+    pub overrides: Overrides,
+    /// What the process was started in.
+    pub environment: Environment,
+}
+
+impl ConfigPlace {
+    /// Reads what is there now.
+    ///
+    /// # Errors
+    /// As [`load`].
+    pub fn read(&self) -> Result<Loaded, Problems> {
+        load(self.file.as_deref(), &self.overrides, &self.environment)
+    }
+}
+
 /// A configuration, and where its values came from.
 #[derive(Clone, Debug)]
 pub struct Loaded {
@@ -55,6 +76,8 @@ pub struct Loaded {
     pub config: Config,
     /// Every value, in the order of the documentation.
     pub values: Vec<ShownValue>,
+    /// Where it was read.
+    pub place: ConfigPlace,
 }
 
 /// Reads the configuration: defaults alone where there is no file, then the environment's overrides,
@@ -98,6 +121,11 @@ pub fn load(
         Ok(Loaded {
             config,
             values: reading.values,
+            place: ConfigPlace {
+                file: path.map(Path::to_path_buf),
+                overrides: overrides.clone(),
+                environment: environment.clone(),
+            },
         })
     } else {
         Err(Problems(problems))

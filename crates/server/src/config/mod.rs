@@ -19,6 +19,7 @@ pub mod secret;
 pub mod settings;
 pub mod source;
 
+pub mod difference;
 pub mod example;
 pub mod load;
 
@@ -28,10 +29,11 @@ mod tests;
 pub use destination::{
     DeliveryPolicy, DestinationConfig, DestinationName, OnDeadLetter, OnFailure, SinkConfig,
 };
+pub use difference::{Change, Effect, changes};
 pub use environment::Environment;
 pub use limits::Limits;
 pub use listen::ListenAddr;
-pub use load::{Loaded, Overrides, load};
+pub use load::{ConfigPlace, Loaded, Overrides, load};
 pub use problem::{Origin, Problem, Problems};
 pub(crate) use quantity::show_duration;
 pub use secret::Secret;

@@ -37,6 +37,8 @@ pub struct ShownValue {
     pub value: Json,
     /// Where it came from.
     pub origin: Origin,
+    /// What it stands for, where `value` does not show all of it: the content of secrets and files.
+    pub content: Option<Secret>,
 }
 
 /// A text, or a secret that the configuration refers to.
@@ -171,7 +173,7 @@ impl<'t, 'e> Section<'t, '_, 'e> {
                     (TextOrSecret::Text(text), None) => show(text).into(),
                     (TextOrSecret::Secret(_), None) => Json::Null,
                 };
-                self.show(key, shown, origin);
+                self.show_part(key, shown, origin, value.expose());
                 Some(value)
             }
             Err(message) => {
@@ -211,11 +213,13 @@ impl<'t, 'e> Section<'t, '_, 'e> {
             );
         }
         let mut shown = Vec::new();
+        let mut contents = Vec::new();
         let mut parsed = Vec::new();
         for (index, element) in elements.iter().take(max).enumerate() {
             let read = match self.reading.secret_of(element) {
                 Ok((TextOrSecret::Secret(secret), Some(reference))) => {
                     shown.push(reference);
+                    contents.push(secret.expose().to_owned());
                     parse(&secret).map_err(|error| error.to_string())
                 }
                 Ok(_) => Err("expected { env = \"NAME\" } or { file = \"PATH\" }".to_owned()),
@@ -228,7 +232,9 @@ impl<'t, 'e> Section<'t, '_, 'e> {
                 }
             }
         }
-        self.show(key, Json::Array(shown), node.origin.clone());
+        // How many there are is shown; what is hidden is compared as one text.
+        let content = contents.join("\n\n");
+        self.show_part(key, Json::Array(shown), node.origin.clone(), &content);
         parsed
     }
 
@@ -345,6 +351,17 @@ impl<'t, 'e> Section<'t, '_, 'e> {
             key: join(&self.path, key),
             value,
             origin,
+            content: None,
+        });
+    }
+
+    /// Notes a value of which only a part may be shown.
+    fn show_part(&mut self, key: &str, value: Json, origin: Origin, content: &str) {
+        self.reading.values.push(ShownValue {
+            key: join(&self.path, key),
+            value,
+            origin,
+            content: Some(Secret::new(content)),
         });
     }
 

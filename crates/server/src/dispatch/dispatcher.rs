@@ -2,7 +2,8 @@
 //! run states live in the catalogue, everything else in the lanes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -12,8 +13,8 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{error, warn};
 use wayhold_model::{Clock, DestinationId, Position, StoredEvent};
 use wayhold_store::{
-    CatalogError, DeadLetter, DestinationRecord, LetterError, PendingFate, RetireError, Retired,
-    RunState, Store,
+    CatalogError, DeadLetter, DestinationRecord, Lane, LetterError, PendingFate, RetireError,
+    Retired, RunState, Store,
 };
 
 use super::lane::{Command, LaneTask, Parts};
@@ -79,21 +80,25 @@ pub enum DispatchError {
 /// The way to the lanes; a cheap handle.
 #[derive(Clone)]
 pub struct Dispatcher {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
-struct Inner {
-    store: Store,
-    lanes: BTreeMap<DestinationId, LaneEntry>,
+pub(super) struct Inner {
+    pub(super) around: Surroundings,
+    // Grows when a newer configuration adds a destination; none is ever taken out.
+    lanes: RwLock<BTreeMap<DestinationId, LaneEntry>>,
+    halts: mpsc::Sender<Halt>,
+    pub(super) is_stopping: AtomicBool,
     // Held from a change in the catalogue until its lane knows, so that both see changes in one order.
-    changes: tokio::sync::Mutex<()>,
+    pub(super) changes: tokio::sync::Mutex<()>,
     // Taken when the dispatcher stops.
     tasks: Mutex<JoinSet<()>>,
 }
 
-struct LaneEntry {
-    name: String,
-    commands: mpsc::Sender<Command>,
+#[derive(Clone)]
+pub(super) struct LaneEntry {
+    pub(super) name: Arc<str>,
+    pub(super) commands: mpsc::Sender<Command>,
 }
 
 impl Dispatcher {
@@ -102,57 +107,33 @@ impl Dispatcher {
     /// # Errors
     /// When dead letters cannot be read; nothing was started then.
     pub fn start(around: &Surroundings, targets: Vec<Target>) -> Result<Self, LetterError> {
-        let mut lanes = BTreeMap::new();
-        let mut tasks = JoinSet::new();
         let (halts, halted) = mpsc::channel(HALTS_MAX);
-        for target in targets {
-            let holds = holds_of(&around.store, &target)?;
-            let Target { record, service } = target;
-            // Every target is in the catalogue; one that is not has nothing to deliver.
-            let Some(reader) = around.store.lane(record.id) else {
-                continue;
-            };
-            let redriving = reader.handle().redriving()?;
-            let (commands, received) = mpsc::channel(COMMANDS_MAX);
-            lanes.insert(
-                record.id,
-                LaneEntry {
-                    name: record.name.clone(),
-                    commands,
-                },
-            );
-            let lane = LaneTask::new(Parts {
-                holds,
-                reader,
-                redriving,
-                record,
-                service,
-                metrics: Arc::clone(&around.metrics),
-                clock: Arc::clone(&around.clock),
-                entropy: Arc::clone(&around.entropy),
-                commands: received,
-                halts: halts.clone(),
-            });
-            tasks.spawn(lane.run());
-        }
-        let store = around.store.clone();
         let inner = Arc::new(Inner {
-            store,
-            lanes,
+            around: around.clone(),
+            lanes: RwLock::default(),
+            halts,
+            is_stopping: AtomicBool::new(false),
             changes: tokio::sync::Mutex::new(()),
-            tasks: Mutex::new(tasks),
+            tasks: Mutex::default(),
         });
+        let mut beginnings = Vec::new();
+        for target in targets {
+            beginnings.extend(Beginning::of(&around.store, target)?);
+        }
+        for beginning in beginnings {
+            inner.start_lane(beginning);
+        }
         tokio::spawn(record_halts(Arc::downgrade(&inner), halted));
         Ok(Self { inner })
     }
 
     /// How a destination's lane is; `None` for a destination without one, and while the server stops.
     pub async fn snapshot(&self, destination: DestinationId) -> Option<LaneSnapshot> {
-        let lane = self.inner.lanes.get(&destination)?;
+        let lane = self.inner.lane(destination)?;
         let (reply, answer) = oneshot::channel();
         lane.commands.send(Command::Inspect(reply)).await.ok()?;
         let mut snapshot = answer.await.ok()?;
-        let store = self.inner.store.clone();
+        let store = self.inner.around.store.clone();
         tokio::task::spawn_blocking(move || {
             name_events(&store, &mut snapshot);
             snapshot
@@ -163,7 +144,8 @@ impl Dispatcher {
 
     /// All lanes, by destination.
     pub async fn snapshots(&self) -> Vec<LaneSnapshot> {
-        let asked = self.inner.lanes.keys().map(|id| self.snapshot(*id));
+        let ids = self.inner.all_lanes().into_iter().map(|(id, _)| id);
+        let asked = ids.map(|id| self.snapshot(id));
         futures_util::future::join_all(asked)
             .await
             .into_iter()
@@ -178,7 +160,7 @@ impl Dispatcher {
         event: &StoredEvent,
         destination: DestinationId,
     ) -> Option<Position> {
-        let lane = self.inner.lanes.get(&destination)?;
+        let lane = self.inner.lane(destination)?;
         let (reply, answer) = oneshot::channel();
         let position = event.position;
         let command = Command::AheadOf {
@@ -294,7 +276,7 @@ impl Dispatcher {
     ) -> Result<Retired, DispatchError> {
         let id = self.inner.lane_named(&name)?;
         let _one_at_a_time = self.inner.changes.lock().await;
-        let store = self.inner.store.clone();
+        let store = self.inner.around.store.clone();
         let retire = tokio::task::spawn_blocking(move || store.retire(id, pending, &by));
         let retired = retire.await.map_err(|_cancelled| DispatchError::Stopping)?;
         // Whatever was ended before a failure is not to be held either.
@@ -305,11 +287,11 @@ impl Dispatcher {
     }
 
     async fn tell(&self, destination: DestinationId, command: Command) {
-        if let Some(lane) = self.inner.lanes.get(&destination)
+        if let Some(lane) = self.inner.lane(destination)
             && lane.commands.send(command).await.is_err()
         {
             warn!(
-                destination = lane.name,
+                destination = &*lane.name,
                 "the lane has stopped; the next start takes it up"
             );
         }
@@ -319,7 +301,11 @@ impl Dispatcher {
     /// recorded is durable. A lane that needs much longer than `grace` is left behind.
     pub async fn stop(&self, grace: Duration) {
         let by = Instant::now() + grace;
-        for lane in self.inner.lanes.values() {
+        // A change under way has its lanes before they are stopped; none begins after it.
+        let changes = timeout_at(by, self.inner.changes.lock()).await;
+        self.inner.is_stopping.store(true, Ordering::Release);
+        drop(changes);
+        for (_, lane) in self.inner.all_lanes() {
             // A closed queue means that the lane has ended.
             lane.commands.send(Command::Stop { by }).await.ok();
         }
@@ -348,6 +334,50 @@ impl Dispatcher {
 }
 
 impl Inner {
+    /// The way to one lane.
+    pub(super) fn lane(&self, id: DestinationId) -> Option<LaneEntry> {
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        lanes.get(&id).cloned()
+    }
+
+    fn all_lanes(&self) -> Vec<(DestinationId, LaneEntry)> {
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        lanes.iter().map(|(id, lane)| (*id, lane.clone())).collect()
+    }
+
+    /// Starts a lane on the current runtime.
+    pub(super) fn start_lane(&self, beginning: Beginning) {
+        let Beginning {
+            target: Target { record, service },
+            reader,
+            holds,
+            redriving,
+        } = beginning;
+        let (commands, received) = mpsc::channel(COMMANDS_MAX);
+        let entry = LaneEntry {
+            name: record.name.as_str().into(),
+            commands,
+        };
+        let id = record.id;
+        let lane = LaneTask::new(Parts {
+            holds,
+            reader,
+            redriving,
+            record,
+            service,
+            metrics: Arc::clone(&self.around.metrics),
+            clock: Arc::clone(&self.around.clock),
+            entropy: Arc::clone(&self.around.entropy),
+            commands: received,
+            halts: self.halts.clone(),
+        });
+        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        lanes.insert(id, entry);
+        drop(lanes);
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.spawn(lane.run());
+    }
+
     async fn change_run_state(
         &self,
         name: String,
@@ -357,7 +387,7 @@ impl Inner {
     ) -> Result<DestinationRecord, DispatchError> {
         let id = self.lane_named(&name)?;
         let _one_at_a_time = self.changes.lock().await;
-        let store = self.store.clone();
+        let store = self.around.store.clone();
         let change = move || {
             store
                 .catalog()
@@ -372,20 +402,29 @@ impl Inner {
     /// Lets a lane know what the catalogue holds of its destination. The change holds whatever the lane
     /// says: one that is ending starts nothing anyway.
     async fn show(&self, id: DestinationId, record: DestinationRecord) {
-        let Some(lane) = self.lanes.get(&id) else {
+        self.tell(id, |done| Command::Run { record, done }).await;
+    }
+
+    /// Tells a lane something and waits until it has taken it.
+    pub(super) async fn tell(
+        &self,
+        id: DestinationId,
+        command: impl FnOnce(oneshot::Sender<()>) -> Command,
+    ) {
+        let Some(lane) = self.lane(id) else {
             return;
         };
         let (done, answer) = oneshot::channel();
-        let command = Command::Run { record, done };
-        if lane.commands.send(command).await.is_ok() {
+        if lane.commands.send(command(done)).await.is_ok() {
             answer.await.ok();
         }
     }
 
     fn lane_named(&self, name: &str) -> Result<DestinationId, DispatchError> {
-        let found = self.lanes.iter().find(|(_, lane)| lane.name == name);
+        let mut all = self.all_lanes().into_iter();
+        let found = all.find(|(_, lane)| *lane.name == *name);
         found
-            .map(|(id, _)| *id)
+            .map(|(id, _)| id)
             .ok_or_else(|| DispatchError::Unknown {
                 name: name.to_owned(),
             })
@@ -423,7 +462,14 @@ async fn record_halts(dispatcher: Weak<Inner>, mut halted: mpsc::Receiver<Halt>)
             let further = [RunState::Disabled, RunState::Retired];
             record.name == destination && further.contains(&record.state)
         };
-        if inner.store.catalog().destinations().iter().any(is_further) {
+        if inner
+            .around
+            .store
+            .catalog()
+            .destinations()
+            .iter()
+            .any(is_further)
+        {
             continue;
         }
         let name = destination.clone();
@@ -439,21 +485,62 @@ async fn record_halts(dispatcher: Weak<Inner>, mut halted: mpsc::Receiver<Halt>)
 /// How long after the grace lanes may take to make the last records durable.
 const LATE_MAX: Duration = Duration::from_secs(4);
 
+/// A lane before it starts.
+pub(super) struct Beginning {
+    target: Target,
+    reader: Lane,
+    /// Dead letters that hold their keys, as position and key.
+    holds: Vec<(Position, Option<u64>)>,
+    /// Dead letters whose redrive was under way.
+    redriving: Vec<DeadLetter>,
+}
+
+impl Beginning {
+    /// Of a target that may have dead letters; `None` where it is not in the catalogue, and so has nothing to
+    /// deliver. Blocking.
+    fn of(store: &Store, target: Target) -> Result<Option<Self>, LetterError> {
+        let policy = target.service.as_ref().map(|service| &service.policy);
+        let holds = holds_of(store, target.record.id, policy)?;
+        let Some(beginning) = Self::without_letters(store, target) else {
+            return Ok(None);
+        };
+        let redriving = beginning.reader.handle().redriving()?;
+        Ok(Some(Self {
+            holds,
+            redriving,
+            ..beginning
+        }))
+    }
+
+    /// Of a target that was never delivered to.
+    pub(super) fn without_letters(store: &Store, target: Target) -> Option<Self> {
+        let reader = store.lane(target.record.id)?;
+        Some(Self {
+            target,
+            reader,
+            holds: Vec::new(),
+            redriving: Vec::new(),
+        })
+    }
+}
+
 /// Positions and keys of a destination's dead letters, where they hold their keys. Those under redrive
 /// hold nothing: the lane sends them first. Nor do those that refer to their events: no attempt of theirs
 /// failed, and there may be millions.
-fn holds_of(store: &Store, target: &Target) -> Result<Vec<(Position, Option<u64>)>, LetterError> {
-    let holds = |service: &Service| service.policy.on_dead_letter == OnDeadLetter::Hold;
-    if !target.service.as_ref().is_some_and(holds) {
+pub(super) fn holds_of(
+    store: &Store,
+    destination: DestinationId,
+    policy: Option<&DeliveryPolicy>,
+) -> Result<Vec<(Position, Option<u64>)>, LetterError> {
+    if !policy.is_some_and(|policy| policy.on_dead_letter == OnDeadLetter::Hold) {
         return Ok(Vec::new());
     }
     let mut held = Vec::new();
     let mut after = None;
     loop {
-        let letters =
-            store
-                .dead_letters()
-                .list_copies(target.record.id, after, LETTERS_READ_MAX)?;
+        let letters = store
+            .dead_letters()
+            .list_copies(destination, after, LETTERS_READ_MAX)?;
         let Some(last) = letters.last() else {
             return Ok(held);
         };

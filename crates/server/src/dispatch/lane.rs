@@ -8,6 +8,7 @@
 //! `pace::repeats_max` deliveries.
 
 mod errand;
+mod follow;
 mod report;
 mod settle;
 mod start;
@@ -60,7 +61,6 @@ pub(super) struct Parts {
 }
 
 /// What the outside asks of a lane.
-#[derive(Debug)]
 pub(super) enum Command {
     /// Say how you are.
     Inspect(oneshot::Sender<LaneSnapshot>),
@@ -73,6 +73,18 @@ pub(super) enum Command {
     /// Take this run state, which the catalogue holds already.
     Run {
         record: DestinationRecord,
+        done: oneshot::Sender<()>,
+    },
+    /// Follow a newer configuration, which the catalogue knows already.
+    Follow {
+        record: DestinationRecord,
+        /// `None` where it has no such destination any more.
+        service: Option<Service>,
+        done: oneshot::Sender<()>,
+    },
+    /// These dead letters hold their keys, which some of them may do already.
+    Held {
+        letters: Vec<(Position, Option<u64>)>,
         done: oneshot::Sender<()>,
     },
     /// Send this dead letter again.
@@ -114,6 +126,10 @@ pub(super) struct LaneTask {
     record: DestinationRecord,
     policy: DeliveryPolicy,
     sink: Option<Arc<dyn Sink>>,
+    // Sinks of older versions, at which attempts are still in flight.
+    former: Vec<Arc<dyn Sink>>,
+    // A sink that begins once all of those have let go.
+    next: Option<Arc<dyn Sink>>,
     metrics: Arc<DestinationMetrics>,
     process_metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
@@ -198,12 +214,7 @@ impl LaneTask {
         let handle = reader.handle();
         let concurrency = policy.concurrency.max(1);
         let (finish, finished) = mpsc::channel(concurrency);
-        let mut order = Order::new(OrderPolicy {
-            on_failure: policy.on_failure,
-            on_dead_letter: policy.on_dead_letter,
-            in_flight_per_key: policy.in_flight_per_key.max(1),
-            blocked_max: policy.max_blocked_keys.max(1),
-        });
+        let mut order = Order::new(OrderPolicy::of(&policy));
         for (position, key) in holds {
             order.found_dead(position, key);
         }
@@ -258,6 +269,8 @@ impl LaneTask {
             record,
             policy,
             sink,
+            former: Vec::new(),
+            next: None,
             clock,
             entropy,
             redriving,
@@ -367,6 +380,18 @@ impl LaneTask {
                 self.record = record;
                 done.send(()).ok();
             }
+            Some(Command::Follow {
+                record,
+                service,
+                done,
+            }) => {
+                self.follow(record, service);
+                done.send(()).ok();
+            }
+            Some(Command::Held { letters, done }) => {
+                self.order.found_all_dead(&letters);
+                done.send(()).ok();
+            }
             Some(Command::Redrive(letter)) => self.redrive(&letter),
             Some(Command::Discarded { position, key }) => self.order.discarded(position, key),
             Some(Command::Rewind) => self.rewinding = true,
@@ -393,15 +418,16 @@ impl LaneTask {
     /// Lets the sink end what is still in flight, takes the last outcomes and waits until everything is
     /// durable. What is still open then is pending and comes again.
     async fn end(mut self) {
-        if let Some(sink) = &self.sink {
-            let by = Instant::now() + END_GRACE;
-            if timeout_at(by, sink.stop(END_GRACE)).await.is_err() {
-                warn!(
-                    destination = self.record.name,
-                    "the sink did not stop in time"
-                );
-            }
+        let by = Instant::now() + END_GRACE;
+        let sinks = self.sink.iter().chain(&self.former);
+        let stops = futures_util::future::join_all(sinks.map(|sink| sink.stop(END_GRACE)));
+        if timeout_at(by, stops).await.is_err() {
+            warn!(
+                destination = self.record.name,
+                "the sink did not stop in time"
+            );
         }
+        self.hear_former(by).await;
         while let Ok(finished) = self.finished.try_recv() {
             self.outcomes.push(finished);
         }

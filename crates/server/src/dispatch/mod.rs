@@ -4,6 +4,7 @@
 
 pub mod dispatcher;
 mod expiry;
+mod follow;
 pub mod snapshot;
 
 mod attempt;
@@ -13,4 +14,5 @@ mod pace;
 mod steady;
 
 pub use dispatcher::{DispatchError, Dispatcher, Service, Surroundings, Target};
+pub use follow::Reconfiguration;
 pub use snapshot::{BlockedKey, LaneSnapshot, LaneState, LastError};

@@ -10,6 +10,7 @@
 //! beyond only where it begins and ends; the lane fetches it again (`Refill`) when its turn comes. After
 //! a restart the same structure grows again from what the store returns as unresolved.
 
+mod follow;
 mod key;
 
 use std::cmp::Reverse;

@@ -73,6 +73,29 @@ impl Pace {
         }
     }
 
+    /// Goes on under another policy in the state that it is in: what the receiver asked for, an open breaker
+    /// and a recovery under way are kept, and so is what the rate has let through.
+    pub(super) fn follow(
+        &mut self,
+        concurrency: usize,
+        breaker: BreakerPolicy,
+        rate: Option<Rate>,
+        now: Timestamp,
+    ) {
+        let recovers = self.limit < self.concurrency;
+        self.limit = if recovers {
+            self.limit.min(concurrency)
+        } else {
+            concurrency
+        };
+        self.concurrency = concurrency;
+        self.breaker.follow(breaker);
+        self.bucket = rate.map(|rate| match &self.bucket {
+            Some(bucket) => bucket.at(rate, now),
+            None => Bucket::new(rate),
+        });
+    }
+
     /// What may start at `now` with so many in flight.
     pub(super) fn openings(&self, now: Timestamp, in_flight: usize) -> Openings {
         if now < self.quiet_until {
@@ -299,6 +322,38 @@ mod tests {
         );
         pace.observe(&absurd, NOW, 0);
         assert_eq!(pace.quiet_until(NOW), Some(NOW.after(RETRY_AFTER_MAX)));
+    }
+
+    #[test]
+    fn another_policy_goes_on_where_the_old_one_was() {
+        let mut pace = pace();
+        let breaker = |failures| BreakerPolicy {
+            failures,
+            open: Duration::from_secs(60),
+            open_max: Duration::from_secs(60),
+        };
+        pace.follow(4, breaker(2), None, NOW);
+        assert_eq!(pace.openings(NOW, 3), Openings::Free(1));
+        assert_eq!(pace.openings(NOW, 8), Openings::Free(0));
+        pace.follow(16, breaker(2), None, NOW);
+        assert_eq!(pace.openings(NOW, 8), Openings::Free(8));
+        // Open for as long as the policy said when it opened.
+        pace.observe(&unknown(), NOW, 0);
+        pace.follow(16, breaker(100), None, NOW);
+        pace.follow(16, breaker(2), None, NOW);
+        assert_eq!(pace.observe(&unknown(), NOW, 0), Some(Change::Opened));
+        pace.follow(16, breaker(100), None, NOW);
+        assert_eq!(pace.openings(later(59), 0), Openings::WaitUntil(later(60)));
+        // What the receiver asked for stands, and a recovery goes on.
+        let wait = Some(Duration::from_secs(90));
+        let busy = Failure::new(FailureClass::Throttled, "busy").with_retry_after(wait);
+        pace.observe(&Outcome::NotExecuted(busy), NOW, 0);
+        pace.follow(32, breaker(2), None, NOW);
+        assert_eq!(pace.openings(later(89), 0), Openings::WaitUntil(later(90)));
+        assert_eq!(pace.openings(later(90), 0), Openings::Probe);
+        pace.observe(&Outcome::Delivered, later(90), 0);
+        pace.follow(64, breaker(2), None, NOW);
+        assert_eq!(pace.openings(later(90), 0), Openings::Free(1));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod server;
 
 mod connection;
+mod limits;
 mod listener;
 mod watchdog;
 
@@ -14,6 +15,7 @@ mod pages;
 pub mod problem;
 
 pub use front::{Answer, Events, Front};
+pub use limits::SharedLimits;
 pub use listener::Listener;
 pub use pages::{routes as pages, unserved};
 pub use problem::{Problem, ProblemType};

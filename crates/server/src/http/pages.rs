@@ -102,6 +102,15 @@ fn advice(kind: ProblemType) -> &'static str {
              present rate; events with ids are safe to send again. Events that go elsewhere than to a full \
              destination are accepted."
         }
+        ProblemType::InvalidConfiguration => {
+            "The configuration file, or a file that it refers to, is wrong: problems lists each place with what \
+             was expected. Nothing has changed; the server goes on with the configuration that was in force. \
+             Correct the file and reload again."
+        }
+        ProblemType::RestartNeeded => {
+            "changes lists what only a restart can change. Nothing has changed, not even what could have been. \
+             Take these changes back and reload again, or restart the server."
+        }
         ProblemType::NoSpace => {
             "Less disk space is free than store.min_free asks for. Deliveries go on and free space; \
              make room or wait, and send again after Retry-After."

@@ -51,6 +51,10 @@ pub enum ProblemType {
     BacklogFull,
     /// More is pending for a destination than its limits allow.
     DestinationFull,
+    /// The configuration file is wrong.
+    InvalidConfiguration,
+    /// The configuration asks for what only a restart can change.
+    RestartNeeded,
     /// Less disk is free than must stay free.
     NoSpace,
     /// The store cannot accept right now.
@@ -67,7 +71,7 @@ pub enum ProblemType {
 
 impl ProblemType {
     /// Every type, in the order of the index page.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::InvalidRequest,
         Self::MalformedBody,
         Self::InvalidEvent,
@@ -83,6 +87,8 @@ impl ProblemType {
         Self::Busy,
         Self::BacklogFull,
         Self::DestinationFull,
+        Self::InvalidConfiguration,
+        Self::RestartNeeded,
         Self::NoSpace,
         Self::Unavailable,
         Self::Stopping,
@@ -109,6 +115,8 @@ impl ProblemType {
             Self::Busy => "busy",
             Self::BacklogFull => "backlog-full",
             Self::DestinationFull => "destination-full",
+            Self::InvalidConfiguration => "invalid-configuration",
+            Self::RestartNeeded => "restart-needed",
             Self::NoSpace => "no-space",
             Self::Unavailable => "unavailable",
             Self::Stopping => "stopping",
@@ -131,8 +139,10 @@ impl ProblemType {
             }
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMedia => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::NoRoute | Self::RouteFailed => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::EventConflict | Self::StateConflict => StatusCode::CONFLICT,
+            Self::NoRoute | Self::RouteFailed | Self::InvalidConfiguration => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
+            Self::EventConflict | Self::StateConflict | Self::RestartNeeded => StatusCode::CONFLICT,
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::TooManyFailures | Self::Busy | Self::BacklogFull | Self::DestinationFull => {
@@ -163,6 +173,8 @@ impl ProblemType {
             Self::Busy => "Too much is waiting to be stored",
             Self::BacklogFull => "Too much is waiting to be delivered",
             Self::DestinationFull => "Too much is waiting for a destination",
+            Self::InvalidConfiguration => "The configuration is wrong",
+            Self::RestartNeeded => "Only a restart can change this",
             Self::NoSpace => "Too little disk space is free",
             Self::Unavailable => "The store cannot accept right now",
             Self::Stopping => "The server is stopping",

@@ -10,9 +10,10 @@ use tokio::task::JoinSet;
 
 use super::connection;
 use super::front::Front;
+use super::limits::SharedLimits;
 use super::listener::Listener;
 use super::watchdog::Watchdog;
-use crate::config::{Limits, ListenAddr};
+use crate::config::ListenAddr;
 
 /// Pause after `accept` failed, usually because the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -42,21 +43,25 @@ impl Server {
     ///
     /// # Errors
     /// When a listener does not know its own address.
-    pub fn start(listeners: Vec<Listener>, front: Arc<Front>, limits: &Limits) -> io::Result<Self> {
+    pub fn start(
+        listeners: Vec<Listener>,
+        front: Arc<Front>,
+        limits: impl Into<SharedLimits>,
+    ) -> io::Result<Self> {
+        let limits = limits.into();
         let addresses = listeners
             .iter()
             .map(Listener::address)
             .collect::<io::Result<_>>()?;
         let (stage, receiver) = watch::channel(Stage::Serving);
-        let watchdog = Arc::new(Watchdog::new(limits));
-        let protocol = connection::protocol(limits);
+        let watchdog = Arc::new(Watchdog::new(limits.clone()));
         let mut tasks = JoinSet::new();
         for listener in listeners {
             let accepting = Accepting {
                 listener,
                 front: Arc::clone(&front),
                 watchdog: Arc::clone(&watchdog),
-                protocol: protocol.clone(),
+                limits: limits.clone(),
                 stop: Stop(receiver.clone()),
             };
             tasks.spawn(accepting.run());
@@ -129,7 +134,7 @@ struct Accepting {
     listener: Listener,
     front: Arc<Front>,
     watchdog: Arc<Watchdog>,
-    protocol: hyper::server::conn::http1::Builder,
+    limits: SharedLimits,
     stop: Stop,
 }
 
@@ -150,7 +155,7 @@ impl Accepting {
                             peer,
                             place,
                             Arc::clone(&self.front),
-                            self.protocol.clone(),
+                            connection::protocol(&self.limits.now()),
                             self.stop.clone(),
                         ));
                     }

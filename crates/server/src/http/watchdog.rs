@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::limits::SharedLimits;
 use crate::config::Limits;
 
 /// What a connection is doing.
@@ -210,9 +211,7 @@ fn is_body(a: u64, b: u64) -> bool {
 /// All open connections: how many there are, and whether they make progress.
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    patience: Patience,
-    connections_max: usize,
-    per_address_max: usize,
+    limits: SharedLimits,
     open: Mutex<Open>,
 }
 
@@ -232,24 +231,23 @@ pub(super) struct Place {
 }
 
 impl Watchdog {
-    pub(super) fn new(limits: &Limits) -> Self {
+    pub(super) fn new(limits: SharedLimits) -> Self {
         Self {
-            patience: Patience::new(limits),
-            connections_max: limits.connections,
-            per_address_max: limits.connections_per_address,
+            limits,
             open: Mutex::default(),
         }
     }
 
     /// A place for a new connection, or `None` when there are too many, in all or from its address.
     pub(super) fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Place> {
+        let limits = self.limits.now();
         let mut open = self.lock();
-        if open.connections.len() >= self.connections_max {
+        if open.connections.len() >= limits.connections {
             return None;
         }
         if let Some(address) = address {
             let count = open.addresses.entry(address).or_insert(0);
-            if *count >= self.per_address_max {
+            if *count >= limits.connections_per_address {
                 return None;
             }
             *count += 1;
@@ -286,10 +284,11 @@ impl Watchdog {
     }
 
     fn sweep(&self, passed: Duration) {
+        let patience = Patience::new(&self.limits.now());
         for (watch, seen) in self.lock().connections.values_mut() {
             let state = watch.state.load(Ordering::Relaxed);
             let body_bytes = watch.body_bytes.load(Ordering::Relaxed);
-            if seen.look(state, body_bytes, passed, &self.patience) {
+            if seen.look(state, body_bytes, passed, &patience) {
                 watch.call(Call::Overdue);
             }
         }
@@ -383,7 +382,7 @@ mod tests {
             connections_per_address: 2,
             ..Limits::default()
         };
-        let watchdog = Arc::new(Watchdog::new(&limits));
+        let watchdog = Arc::new(Watchdog::new((&limits).into()));
         let (eve, ada) = (
             Some(IpAddr::from([10, 0, 0, 1])),
             Some(IpAddr::from([10, 0, 0, 2])),

@@ -1,63 +1,27 @@
 //! Accepting: what every event goes through, whatever mode it came in. Owns no state but the compiled
 //! rules; a crash before the store's commit leaves nothing, and after it everything.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
+use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use wayhold_model::admission::Fill;
-use wayhold_model::key::KeyRules;
-use wayhold_model::route::Router;
-use wayhold_model::{Clock, DestinationId, DestinationSet, Event, EventParts};
+use wayhold_model::{Clock, DestinationSet, Event};
 use wayhold_store::{AppendError, NewEvent, Receipt, Store};
 
 use super::draft::Draft;
-use super::envelope::{self, Reading};
+use super::envelope;
 use super::mode::Mode;
+use super::rules::Rules;
 use super::stream::Stream;
 use super::{Admission, Difference, Refusal, Refused, binary, json, plain, trace};
 use crate::blocking::blocking;
 use crate::clock::Entropy;
-use crate::config::{Config, DestinationName, Limits, ParseMode, Unmatched};
+use crate::config::Limits;
 use crate::telemetry::metrics::Metrics;
-
-/// What decides over events at the door, compiled from the configuration.
-pub struct Rules {
-    /// Who gets which events.
-    pub router: Router,
-    /// Where ordering keys come from.
-    pub keys: KeyRules,
-    /// What becomes of an event that no route matches.
-    pub unmatched: Unmatched,
-    /// How attribute names that break the rules are treated.
-    pub mode: ParseMode,
-    /// `source` of plain JSON that brings none.
-    pub source: String,
-    /// Bounds at the door.
-    pub limits: Limits,
-}
-
-impl Rules {
-    /// The rules of a configuration, over the durable ids that the catalogue gave to its destinations.
-    pub fn new(config: &Config, id_of: impl Fn(&DestinationName) -> DestinationId) -> Self {
-        Self {
-            router: config.router(id_of),
-            keys: config.keys.clone(),
-            unmatched: config.ingest.unmatched,
-            mode: config.ingest.mode,
-            source: config.ingest.source.clone(),
-            limits: config.limits.clone(),
-        }
-    }
-
-    fn reading(&self) -> Reading {
-        Reading {
-            mode: self.mode,
-            depth_max: self.limits.json_depth,
-        }
-    }
-}
 
 /// One event that was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,9 +37,9 @@ pub(crate) struct Admitted {
     pub(crate) event: Arc<Event>,
     /// `None`: accepted, but not to be stored.
     pub(crate) destinations: Option<Arc<DestinationSet>>,
-    identified: bool,
+    pub(super) identified: bool,
     /// Of its destinations, those for which it is a dead letter from the beginning.
-    set_aside: Option<Arc<DestinationSet>>,
+    pub(super) set_aside: Option<Arc<DestinationSet>>,
 }
 
 /// Accepts events. A cheap handle; every way in shares it.
@@ -84,11 +48,28 @@ pub struct Accept(Arc<Inner>);
 
 struct Inner {
     door: Door,
-    admission: Admission,
-    rules: Rules,
+    terms: ArcSwap<Terms>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     metrics: Arc<Metrics>,
+}
+
+/// What decides at the door, replaced as a whole when a newer configuration is followed. A request is read by
+/// one version; the next one may be read by another.
+struct Terms {
+    rules: Rules,
+    admission: Admission,
+}
+
+/// The bounds that whoever reads a request must keep, as they are at this moment.
+pub struct LimitsNow(Guard<Arc<Terms>>);
+
+impl Deref for LimitsNow {
+    type Target = Limits;
+
+    fn deref(&self) -> &Limits {
+        &self.0.rules.limits
+    }
 }
 
 /// Where admitted events go.
@@ -116,8 +97,7 @@ impl Accept {
     ) -> Self {
         Self(Arc::new(Inner {
             door: Door::Store(store),
-            admission,
-            rules,
+            terms: ArcSwap::from_pointee(Terms { rules, admission }),
             clock,
             entropy,
             metrics,
@@ -134,22 +114,34 @@ impl Accept {
     ) -> Self {
         Self(Arc::new(Inner {
             door: Door::Other(keeper),
-            admission: Admission::unlimited(),
-            rules,
+            terms: ArcSwap::from_pointee(Terms {
+                rules,
+                admission: Admission::unlimited(),
+            }),
             clock,
             entropy,
             metrics,
         }))
     }
 
-    /// Who is let in.
-    pub fn admission(&self) -> &Admission {
-        &self.0.admission
+    /// Decides by these from now on.
+    pub(crate) fn follow(&self, rules: Rules, admission: Admission) {
+        self.0.terms.store(Arc::new(Terms { rules, admission }));
     }
 
-    /// The bounds that whoever reads requests must keep.
-    pub fn limits(&self) -> &Limits {
-        &self.0.rules.limits
+    /// Who is let in.
+    pub fn admission(&self) -> Admission {
+        self.0.terms.load().admission.clone()
+    }
+
+    /// Whether nobody of this mark is refused anywhere.
+    pub(crate) fn is_open(&self, admit_until: Fill) -> bool {
+        self.0.terms.load().admission.is_open(admit_until)
+    }
+
+    /// The bounds that whoever reads requests must keep. Not to be kept over a wait.
+    pub fn limits(&self) -> LimitsNow {
+        LimitsNow(self.0.terms.load())
     }
 
     /// Accepts the one event of a request, whose sender is admitted until this filling of limits. Once it
@@ -240,19 +232,22 @@ impl Accept {
         query: &str,
         body: Bytes,
     ) -> Result<Admitted, Refusal> {
-        let reading = self.0.rules.reading();
+        let terms = self.0.terms.load();
+        let rules = &terms.rules;
+        let reading = rules.reading();
         let trace = trace::context(headers);
         if mode == Mode::Plain {
             let draft = plain::read(headers, query, body, reading)?;
-            return self.admit_plain(draft, trace.as_ref());
+            return self.admit_plain(rules, draft, trace.as_ref());
         }
         refuse_query(query)?;
         if mode == Mode::Binary {
-            return self.admit(binary::read(headers, body, reading)?, trace.as_ref());
+            let draft = binary::read(headers, body, reading)?;
+            return rules.admit(draft, trace.as_ref());
         }
         let text = json::text(&body)?;
         let draft = envelope::read_one(text, reading, &envelope::Share(&body))?;
-        self.admit(draft, trace.as_ref())
+        rules.admit(draft, trace.as_ref())
     }
 
     fn read_batch(
@@ -262,7 +257,8 @@ impl Accept {
         body: &[u8],
     ) -> Result<Vec<Admitted>, Refused> {
         refuse_query(query)?;
-        let rules = &self.0.rules;
+        let terms = self.0.terms.load();
+        let rules = &terms.rules;
         let trace = trace::context(headers);
         let mut admitted = Vec::new();
         envelope::read_batch(
@@ -270,7 +266,7 @@ impl Accept {
             rules.reading(),
             rules.limits.batch_events,
             |draft| {
-                admitted.push(self.admit(draft, trace.as_ref())?);
+                admitted.push(rules.admit(draft, trace.as_ref())?);
                 Ok(())
             },
         )?;
@@ -284,20 +280,23 @@ impl Accept {
         trace: Option<&trace::Context>,
     ) -> Result<Admitted, Refusal> {
         let text = json::text(line)?;
-        let draft = envelope::read_one(text, self.0.rules.reading(), &envelope::Copy)?;
-        self.admit(draft, trace)
+        let terms = self.0.terms.load();
+        let draft = envelope::read_one(text, terms.rules.reading(), &envelope::Copy)?;
+        terms.rules.admit(draft, trace)
     }
 
     /// Reads one event as it would be accepted, with its ordering key, and stores nothing: what a
     /// destination is tried with.
     pub(crate) fn read_event(&self, text: &[u8]) -> Result<Event, Refusal> {
         let text = json::text(text)?;
-        let mut draft = envelope::read_one(text, self.0.rules.reading(), &envelope::Copy)?;
-        self.event_of(&mut draft)
+        let terms = self.0.terms.load();
+        let mut draft = envelope::read_one(text, terms.rules.reading(), &envelope::Copy)?;
+        terms.rules.event_of(&mut draft)
     }
 
     fn admit_plain<'a>(
-        &'a self,
+        &self,
+        rules: &'a Rules,
         mut draft: Draft<'a>,
         trace: Option<&trace::Context>,
     ) -> Result<Admitted, Refusal> {
@@ -306,74 +305,18 @@ impl Accept {
             draft.id = plain::make_id(&*self.0.clock, &*self.0.entropy).into();
         }
         if draft.source.is_empty() {
-            draft.source = self.0.rules.source.as_str().into();
+            draft.source = rules.source.as_str().into();
         }
-        let admitted = self.admit(draft, trace)?;
+        let admitted = rules.admit(draft, trace)?;
         Ok(Admitted {
             identified,
             ..admitted
         })
     }
 
-    /// Gives the event its key and its destinations.
-    fn admit(
-        &self,
-        mut draft: Draft<'_>,
-        trace: Option<&trace::Context>,
-    ) -> Result<Admitted, Refusal> {
-        draft.set_trace(trace)?;
-        let event = self.event_of(&mut draft)?;
-        let rules = &self.0.rules;
-        let routed = rules
-            .router
-            .route(&event)
-            .map_err(|failure| Refusal::RouteFailed {
-                reason: failure.failure.to_string(),
-                route: failure.route,
-            })?;
-        let keep = routed.matched || rules.unmatched == Unmatched::Keep;
-        if !keep && rules.unmatched == Unmatched::Refuse {
-            let routes = rules
-                .router
-                .rules()
-                .iter()
-                .map(|rule| rule.name.clone())
-                .collect();
-            return Err(Refusal::Unmatched { routes });
-        }
-        Ok(Admitted {
-            event: Arc::new(event),
-            destinations: keep.then_some(routed.destinations),
-            identified: true,
-            set_aside: None,
-        })
-    }
-
-    /// The event with the key that it brings, or that the rules give it.
-    fn event_of(&self, draft: &mut Draft<'_>) -> Result<Event, Refusal> {
-        let parts = draft.parts();
-        let key = self
-            .0
-            .rules
-            .keys
-            .key_of(&parts)
-            .map_err(|failure| Refusal::KeyFailed {
-                reason: failure.failure.to_string(),
-                rule: failure.rule,
-            })?;
-        let event = match key {
-            Some(key) => Event::new(&EventParts {
-                key: &key,
-                ..parts.clone()
-            })?,
-            None => Event::new(&parts)?,
-        };
-        Ok(event)
-    }
-
     /// Lets an event in whose sender is admitted until this filling, or says which limit is in its way.
     async fn let_in(&self, admitted: &mut Admitted, admit_until: Fill) -> Result<(), Refusal> {
-        if self.0.admission.is_open(admit_until) {
+        if self.is_open(admit_until) {
             return Ok(());
         }
         match self.decide(admitted, admit_until) {
@@ -385,7 +328,7 @@ impl Accept {
 
     /// Lets a batch in as a whole.
     async fn let_all_in(&self, batch: &mut [Admitted], admit_until: Fill) -> Result<(), Refused> {
-        if self.0.admission.is_open(admit_until) {
+        if self.is_open(admit_until) {
             return Ok(());
         }
         for (index, admitted) in batch.iter_mut().enumerate() {
@@ -400,8 +343,9 @@ impl Accept {
         let Some(destinations) = &admitted.destinations else {
             return Ok(());
         };
-        let admission = &self.0.admission;
-        let aside = admission
+        let terms = self.0.terms.load();
+        let aside = terms
+            .admission
             .decide(&admitted.event, destinations, admit_until)
             .map_err(Refusal::Full)?;
         admitted.set_aside = (!aside.is_empty()).then(|| Arc::new(DestinationSet::new(aside)));

@@ -4,6 +4,7 @@
 
 mod accept;
 mod admission;
+mod rules;
 mod stream;
 
 mod mode;
@@ -20,10 +21,11 @@ mod trace;
 mod conflict;
 mod refusal;
 
-pub use accept::{Accept, Accepted, Keeper, Rules};
+pub use accept::{Accept, Accepted, Keeper, LimitsNow};
 pub use admission::{Admission, FullLimit, LimitReport};
 pub use conflict::Difference;
 pub use refusal::{Refusal, Refused};
+pub use rules::Rules;
 
 pub(crate) use draft::push_json_string;
 pub(crate) use mode::{Mode, of as mode_of};

@@ -190,7 +190,7 @@ impl Stream {
 
     /// Lets a line in, or says which limit is in its way.
     async fn let_in(&mut self, admitted: &mut Admitted) -> Result<(), Refusal> {
-        let is_open = self.accept.admission().is_open(self.admit_until);
+        let is_open = self.accept.is_open(self.admit_until);
         if is_open && self.held.refusal.is_none() {
             return Ok(());
         }

@@ -54,6 +54,12 @@ pub trait Sink: Send + Sync + 'static {
     /// `destinations test` prints. One sentence either way.
     fn probe(&self) -> BoxFuture<'_, Result<String, Failure>>;
 
+    /// Whether the destination takes one writer at a time: then a newer version of this sink begins only
+    /// once the older one was stopped.
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+
     /// What would be sent for this event, or why nothing can be; `None` where the protocol has no request
     /// to show.
     fn preview(&self, _: &Event) -> Option<Result<Preview, Failure>> {

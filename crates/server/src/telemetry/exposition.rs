@@ -10,12 +10,14 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, MetricEnc
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
+use std::time::Duration;
+
 use wayhold_model::OutcomeKind;
 use wayhold_store::GenerationState;
 use wayhold_store::figures::{COMMIT_BUCKETS, GROUP_BUCKETS};
 
 use super::histogram::Reading;
-use super::metrics::{DestinationMetrics, Metrics, Refusal};
+use super::metrics::{DestinationMetrics, Metrics, Refusal, ReloadResult};
 use super::report::Report;
 use crate::dispatch::LaneState;
 
@@ -319,6 +321,20 @@ fn process(page: &mut Page<'_>, metrics: &Metrics, report: &Report) -> fmt::Resu
         "no_auth",
         "1 while the server takes every request without a token",
         [([], u64::from(report.no_auth))],
+    )?;
+    page.counter(
+        "config_reloads",
+        "Times that the configuration was asked to be read again, by what came of it",
+        ReloadResult::ALL
+            .map(|result| ([("result", result.name())], metrics.reloaded(result).get())),
+    )?;
+    page.gauge(
+        "config_loaded_timestamp_seconds",
+        "Since when the configuration that is in force is, in Unix time",
+        [(
+            [],
+            Duration::from_micros(report.config_since.as_micros()).as_secs_f64(),
+        )],
     )?;
     page.counter(
         "panics",

@@ -27,6 +27,7 @@ pub struct Metrics {
     /// Panics that were caught and answered or counted as a failed attempt.
     pub panics: Counter,
     refused: [Counter; Refusal::ALL.len()],
+    reloaded: [Counter; ReloadResult::ALL.len()],
     destinations: Mutex<BTreeMap<Box<str>, Arc<DestinationMetrics>>>,
 }
 
@@ -39,6 +40,7 @@ impl Default for Metrics {
             accept_duration: Histogram::new(SHORT_BOUNDS),
             panics: Counter::default(),
             refused: std::array::from_fn(|_| Counter::default()),
+            reloaded: std::array::from_fn(|_| Counter::default()),
             destinations: Mutex::default(),
         }
     }
@@ -77,6 +79,16 @@ impl Metrics {
         }
     }
 
+    /// Times that the configuration was asked to be read again, with this result.
+    pub fn reloaded(&self, result: ReloadResult) -> &Counter {
+        let [applied, unchanged, refused] = &self.reloaded;
+        match result {
+            ReloadResult::Applied => applied,
+            ReloadResult::Unchanged => unchanged,
+            ReloadResult::Refused => refused,
+        }
+    }
+
     /// The counters of one destination. Keep the handle: finding it takes a lock.
     pub fn destination(&self, name: &str) -> Arc<DestinationMetrics> {
         let mut destinations = self
@@ -96,6 +108,31 @@ impl Metrics {
             .iter()
             .map(|(name, metrics)| (name.clone(), Arc::clone(metrics)))
             .collect()
+    }
+}
+
+/// What came of reading the configuration again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReloadResult {
+    /// It is in force.
+    Applied,
+    /// It says what was in force already.
+    Unchanged,
+    /// It is wrong or cannot be followed; nothing has changed.
+    Refused,
+}
+
+impl ReloadResult {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Applied, Self::Unchanged, Self::Refused];
+
+    /// Name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Unchanged => "unchanged",
+            Self::Refused => "refused",
+        }
     }
 }
 

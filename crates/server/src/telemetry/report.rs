@@ -23,6 +23,8 @@ pub struct Report {
     pub node: String,
     /// Whether requests are taken without tokens although the listener is public.
     pub no_auth: bool,
+    /// Since when the configuration that is in force is.
+    pub config_since: Timestamp,
     /// Whether events can be accepted, and what is not as it should be.
     pub readiness: Readiness,
     /// How the limits on backlogs stand.
@@ -173,6 +175,7 @@ pub(crate) mod tests {
             started_at: Timestamp::from_micros(1_000_000),
             node: "node".to_owned(),
             no_auth: false,
+            config_since: Timestamp::EPOCH,
             readiness: Readiness {
                 unready: None,
                 degraded: Vec::new(),

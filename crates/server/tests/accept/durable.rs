@@ -34,16 +34,16 @@ impl Whole {
             ..Overrides::default()
         };
         let loaded = config::load(Some(&file), &overrides, &Environment::default()).unwrap();
-        let config = Arc::new(loaded.config);
         let clock = Arc::new(SystemClock);
         let app = tokio::task::spawn_blocking(move || {
+            let config = &loaded.config;
             std::fs::create_dir_all(&config.data).unwrap();
             let opened = Store::open(&config.data, config.store.clone(), clock.clone()).unwrap();
             let ports = Ports {
                 clock,
                 entropy: Arc::new(SystemEntropy),
             };
-            App::start(config, opened, ports).unwrap()
+            App::start(loaded, opened, ports).unwrap()
         });
         let app = app.await.unwrap();
         let events = Events::new(
@@ -52,8 +52,9 @@ impl Whole {
             Arc::clone(&app.metrics),
         );
         let front = Arc::new(Front::new(events, router::api(&app)));
-        let listener = Listener::bind(&app.config.listen[0]).await.unwrap();
-        let server = Server::start(vec![listener], front, &app.config.limits).unwrap();
+        let listen = app.in_force().config.listen[0].clone();
+        let listener = Listener::bind(&listen).await.unwrap();
+        let server = Server::start(vec![listener], front, app.limits()).unwrap();
         let address = server.addresses()[0].to_string();
         Self {
             app,
@@ -142,7 +143,7 @@ async fn a_conflict_names_what_differs_while_the_first_is_held() {
     assert_eq!(other.json()["differs"], json!(["key", "data"]), "{other:?}");
     let batch = r#"[{"specversion":"1.0","type":"t","source":"/x","id":"new"},
         {"specversion":"1.0","type":"u","source":"SOURCE","id":"1","data":{"n":1}}]"#
-        .replace("SOURCE", &whole.app.config.ingest.source);
+        .replace("SOURCE", &whole.app.in_force().config.ingest.source);
     let headers = "Content-Type: application/cloudevents-batch+json\r\n";
     let refused = whole.post("", headers, batch.as_bytes()).await;
     assert_eq!(

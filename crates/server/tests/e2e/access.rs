@@ -39,6 +39,8 @@ const ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/v1/tokens", Some("admin")),
     ("POST", "/v1/tokens/{prefix}/revoke", Some("admin")),
     ("GET", "/v1/audit", Some("audit")),
+    ("GET", "/v1/config/diff", Some("operate")),
+    ("POST", "/v1/config/reload", Some("operate")),
     ("GET", "/v1/backups", Some("admin")),
     ("POST", "/v1/backups", Some("admin")),
 ];

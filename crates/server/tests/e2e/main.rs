@@ -24,6 +24,7 @@ mod letters;
 mod limits;
 mod lost_answers;
 mod network_faults;
+mod reload;
 mod rescue;
 mod retention;
 mod shards;

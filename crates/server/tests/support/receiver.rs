@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use super::PATIENCE;
 
@@ -15,6 +16,7 @@ pub(crate) struct Receiver {
     /// The status it answers with.
     pub(crate) status: Arc<AtomicU16>,
     received: Arc<Mutex<Vec<Received>>>,
+    held: Arc<AtomicBool>,
 }
 
 /// One request.
@@ -24,6 +26,8 @@ pub(crate) struct Received {
     pub(crate) headers: BTreeMap<String, String>,
     /// Body.
     pub(crate) body: Vec<u8>,
+    /// When it had come.
+    pub(crate) at: Instant,
 }
 
 impl Receiver {
@@ -33,17 +37,24 @@ impl Receiver {
         let authority = listener.local_addr().unwrap().to_string();
         let status = Arc::new(AtomicU16::new(status));
         let received = Arc::<Mutex<Vec<Received>>>::default();
-        let (answer, kept) = (Arc::clone(&status), Arc::clone(&received));
+        let held = Arc::<AtomicBool>::default();
+        let (answer, kept, gate) = (
+            Arc::clone(&status),
+            Arc::clone(&received),
+            Arc::clone(&held),
+        );
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (answer, kept) = (Arc::clone(&answer), Arc::clone(&kept));
-                std::thread::spawn(move || serve(stream, &answer, &kept));
+                let gate = Arc::clone(&gate);
+                std::thread::spawn(move || serve(stream, &answer, &kept, &gate));
             }
         });
         Self {
             authority,
             status,
             received,
+            held,
         }
     }
 
@@ -52,18 +63,26 @@ impl Receiver {
         self.status.store(status, Ordering::Relaxed);
     }
 
+    /// Takes requests and keeps their answers back, until it no longer does.
+    pub(crate) fn hold(&self, answers: bool) {
+        self.held.store(answers, Ordering::Relaxed);
+    }
+
     /// What came so far.
     pub(crate) fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap().clone()
     }
 }
 
-fn serve(stream: TcpStream, answer: &AtomicU16, kept: &Mutex<Vec<Received>>) {
+fn serve(stream: TcpStream, answer: &AtomicU16, kept: &Mutex<Vec<Received>>, held: &AtomicBool) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut writer = stream;
     while let Some(received) = read(&mut reader) {
         kept.lock().unwrap().push(received);
+        while held.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let status = answer.load(Ordering::Relaxed);
         let text = format!("HTTP/1.1 {status} Said\r\ncontent-length: 0\r\n\r\n");
         if writer.write_all(text.as_bytes()).is_err() {
@@ -89,5 +108,9 @@ fn read(reader: &mut BufReader<TcpStream>) -> Option<Received> {
         .map_or(Ok(0), |text| text.parse());
     let mut body = vec![0; length.ok()?];
     reader.read_exact(&mut body).ok()?;
-    Some(Received { headers, body })
+    Some(Received {
+        headers,
+        body,
+        at: Instant::now(),
+    })
 }

@@ -22,39 +22,31 @@ impl Catalog {
         &self,
         names: &[String],
     ) -> Result<Vec<DestinationRecord>, CatalogError> {
-        let known = self.destinations();
-        let is_named = |record: &DestinationRecord| names.contains(&record.name);
-        let new = names
-            .iter()
-            .filter(|name| !known.iter().any(|record| record.name == **name));
-        let returning = known
-            .iter()
-            .filter(|record| record.state == RunState::Retired && is_named(record));
-        let leaving = known
-            .iter()
-            .filter(|record| record.state != RunState::Retired && !is_named(record));
+        let steps = Steps::towards(names, self.destinations());
         // A restart with the same configuration writes nothing.
-        if new.clone().next().is_some()
-            || returning.clone().next().is_some()
-            || leaving.clone().next().is_some()
-        {
-            self.change(|change| {
-                for name in new {
-                    add(change, name)?;
-                }
-                for record in returning {
-                    change.transaction.execute(
-                        "UPDATE destinations SET incarnation = incarnation + 1 WHERE id = ?1",
-                        [record.id.0],
-                    )?;
-                    set_state(change, record, RunState::Running, None, None)?;
-                }
-                for record in leaving {
-                    set_state(change, record, RunState::Retired, None, None)?;
-                }
-                Ok(())
-            })?;
+        if !steps.is_empty() {
+            self.change(|change| steps.take(change))?;
         }
+        Ok(self.destinations())
+    }
+
+    /// The same for a running server that follows a newer configuration, together with an entry in the audit
+    /// trail that says who wanted it, of which file, and what changed.
+    ///
+    /// # Errors
+    /// When the change could not be recorded.
+    pub fn follow_configuration(
+        &self,
+        names: &[String],
+        by: &str,
+        file: &str,
+        what: &str,
+    ) -> Result<Vec<DestinationRecord>, CatalogError> {
+        let steps = Steps::towards(names, self.destinations());
+        self.change(|change| {
+            audit::append(change, by, "config.reloaded", file, Some(what))?;
+            steps.take(change)
+        })?;
         Ok(self.destinations())
     }
 
@@ -116,6 +108,53 @@ impl Catalog {
             set_state(change, &record, RunState::Retired, Some(by), Some(reason))
         })?;
         self.destination(id).ok_or(not_found)
+    }
+}
+
+/// What brings the catalogue in line with configured names.
+struct Steps {
+    new: Vec<String>,
+    returning: Vec<DestinationRecord>,
+    leaving: Vec<DestinationRecord>,
+}
+
+impl Steps {
+    fn towards(names: &[String], known: Vec<DestinationRecord>) -> Self {
+        let is_known = |name: &&String| known.iter().any(|record| record.name == **name);
+        let new = names
+            .iter()
+            .filter(|name| !is_known(name))
+            .cloned()
+            .collect();
+        let is_named = |record: &DestinationRecord| names.contains(&record.name);
+        let (named, unnamed): (Vec<_>, Vec<_>) = known.into_iter().partition(is_named);
+        let is_retired = |record: &DestinationRecord| record.state == RunState::Retired;
+        Self {
+            new,
+            returning: named.into_iter().filter(is_retired).collect(),
+            leaving: unnamed.into_iter().filter(|one| !is_retired(one)).collect(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.new.is_empty() && self.returning.is_empty() && self.leaving.is_empty()
+    }
+
+    fn take(&self, change: &Change<'_>) -> Result<(), ChangeError> {
+        for name in &self.new {
+            add(change, name)?;
+        }
+        for record in &self.returning {
+            change.transaction.execute(
+                "UPDATE destinations SET incarnation = incarnation + 1 WHERE id = ?1",
+                [record.id.0],
+            )?;
+            set_state(change, record, RunState::Running, None, None)?;
+        }
+        for record in &self.leaving {
+            set_state(change, record, RunState::Retired, None, None)?;
+        }
+        Ok(())
     }
 }
 

@@ -13,6 +13,7 @@ use super::LaneTask;
 use crate::dispatch::attempt::Prepared;
 use crate::dispatch::order::{KEY_POSITIONS_MAX, Refill, Turn};
 use crate::dispatch::pace::{READ_AGAIN_AFTER, repeats_max};
+use crate::sink::Sink;
 
 /// An errand that came back.
 pub(super) enum Done {
@@ -22,6 +23,7 @@ pub(super) enum Done {
     Recorded(Vec<Prepared>, Result<(), NotDurable>),
     Synced(Result<usize, NotDurable>),
     Halted,
+    Parted(Option<Arc<dyn Sink>>),
 }
 
 /// A turn whose event is being fetched.
@@ -150,6 +152,7 @@ impl LaneTask {
                 self.take_recorded(prepared, recorded);
             }
             Done::Halted => {}
+            Done::Parted(sink) => self.parted(sink),
             Done::Synced(settled) => {
                 self.away.is_back(Purpose::Sync);
                 match settled {

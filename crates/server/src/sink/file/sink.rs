@@ -76,6 +76,10 @@ impl Sink for FileSink {
         }
     }
 
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
     fn probe(&self) -> BoxFuture<'_, Result<String, Failure>> {
         Box::pin(async {
             let path = self.config.path.clone();
