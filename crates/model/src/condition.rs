@@ -16,7 +16,7 @@ use cel::common::types::CelString;
 use cel::common::value::CowVal;
 use cel::context::VariableResolver;
 use cel::parser::Expression;
-use cel::{Context, Env, Value};
+use cel::{Context, Env, ResolveResult, Value};
 use thiserror::Error;
 
 use crate::attribute::{AttributeName, Attributes};
@@ -59,6 +59,11 @@ pub enum InvalidCondition {
         "{0}: expected an attribute such as type, source or subject; conditions do not see data"
     )]
     Name(String),
+    /// It names something that what is filtered does not have.
+    #[error(
+        "{0}: expected data, an attribute such as type or subject, or a fact that this list has"
+    )]
+    Unknown(String),
     /// It loops, selects a field or builds a structure.
     #[error("expected comparisons of attributes, without {0}")]
     Beyond(&'static str),
@@ -87,10 +92,7 @@ impl Condition {
         if nesting(text) > CONDITION_DEPTH_MAX {
             return Err(InvalidCondition::TooDeep);
         }
-        let expression = environment()
-            .parser()
-            .parse(text)
-            .map_err(|errors| InvalidCondition::Syntax(first_sentence(&errors)))?;
+        let expression = parse(text)?;
         check(&expression, CONDITION_DEPTH_MAX)?;
         let form = match Predicate::of(&expression) {
             Some(predicate) => Form::Simple(predicate),
@@ -127,13 +129,13 @@ impl fmt::Debug for Condition {
 }
 
 /// CEL's standard functions, made once.
-fn environment() -> &'static Arc<Env> {
+pub(crate) fn environment() -> &'static Arc<Env> {
     static ENVIRONMENT: OnceLock<Arc<Env>> = OnceLock::new();
     ENVIRONMENT.get_or_init(|| Arc::new(Env::stdlib()))
 }
 
 /// Deepest nesting of brackets, quoted ones included: a bound that is known before parsing.
-fn nesting(text: &str) -> usize {
+pub(crate) fn nesting(text: &str) -> usize {
     let mut open = 0_usize;
     let mut deepest = 0;
     for byte in text.bytes() {
@@ -145,6 +147,13 @@ fn nesting(text: &str) -> usize {
         deepest = deepest.max(open);
     }
     deepest
+}
+
+pub(crate) fn parse(text: &str) -> Result<Expression, InvalidCondition> {
+    environment()
+        .parser()
+        .parse(text)
+        .map_err(|errors| InvalidCondition::Syntax(first_sentence(&errors)))
 }
 
 fn first_sentence(errors: &cel::ParseErrors) -> String {
@@ -204,7 +213,12 @@ fn interpret(
     let scope = Scope(event);
     let mut context = Context::with_env(Arc::clone(environment()));
     context.set_variable_resolver(&scope);
-    match Value::resolve(expression, &context) {
+    answer_of(Value::resolve(expression, &context))
+}
+
+/// What the interpreter's result says.
+pub(crate) fn answer_of(result: ResolveResult) -> Result<bool, ConditionFailure> {
+    match result {
         Ok(Value::Bool(answer)) => Ok(answer),
         Ok(other) => Err(ConditionFailure::NotBoolean(kind_of(&other))),
         Err(error) => Err(ConditionFailure::Evaluation(error.to_string())),

@@ -12,6 +12,7 @@ pub mod webhook_id;
 
 pub mod attribute;
 pub mod condition;
+pub mod filter;
 pub mod place;
 pub mod pointer;
 mod predicate;
@@ -25,6 +26,7 @@ pub mod admission;
 pub mod backoff;
 pub mod breaker;
 pub mod class;
+pub mod error_print;
 pub mod outcome;
 pub mod rate;
 pub mod verdict;

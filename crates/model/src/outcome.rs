@@ -76,6 +76,17 @@ impl Outcome {
         }
     }
 
+    /// The same with what the receiver answered; of a success nothing is kept.
+    #[must_use]
+    pub fn with_answer(self, body: &[u8]) -> Self {
+        match self {
+            Self::Delivered => Self::Delivered,
+            Self::Refused(failure) => Self::Refused(failure.with_answer(body)),
+            Self::NotExecuted(failure) => Self::NotExecuted(failure.with_answer(body)),
+            Self::Unknown(failure) => Self::Unknown(failure.with_answer(body)),
+        }
+    }
+
     /// Whether it tells that the destination may be down. One that answers "no" is up, and so is one
     /// that fails in a part only.
     pub fn is_trouble(&self) -> bool {
@@ -95,6 +106,9 @@ pub struct Failure {
     pub status: Option<i32>,
     /// One sentence for a person; holds no payload and no secret, and at most `REASON_BYTES_MAX` bytes.
     pub reason: String,
+    /// How the receiver's answer begins, where it gave one: in its words, for people, and at most
+    /// `ANSWER_BYTES_MAX` bytes. It may repeat what was sent, so it is kept with the delivery and is in no log.
+    pub answer: Option<Box<str>>,
     /// The receiver's wish: no attempt at this destination before this long from now.
     pub retry_after: Option<Duration>,
     /// Whether it concerns a part of the destination only, as one of several topics or one record: then
@@ -105,26 +119,28 @@ pub struct Failure {
 /// Longest reason kept of one attempt, in bytes: one line in a list.
 pub const REASON_BYTES_MAX: usize = 300;
 
+/// Most of a receiver's answer kept of one attempt, in bytes: what says why, without the page around it.
+pub const ANSWER_BYTES_MAX: usize = 500;
+
+/// A text on one line, control characters blanked and cut to `max` bytes.
+fn line(text: &str, max: usize) -> String {
+    let mut line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    line.truncate(line.floor_char_boundary(max));
+    line
+}
+
 impl Failure {
     /// A failure without a number of the receiver's; control characters of the reason are blanked and the
     /// text is cut.
     pub fn new(class: FailureClass, reason: impl AsRef<str>) -> Self {
-        let mut text: String = reason
-            .as_ref()
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
-        if text.len() > REASON_BYTES_MAX {
-            let cut = (0..=REASON_BYTES_MAX)
-                .rev()
-                .find(|&i| text.is_char_boundary(i))
-                .unwrap_or(0);
-            text.truncate(cut);
-        }
         Self {
             class,
             status: None,
-            reason: text,
+            reason: line(reason.as_ref(), REASON_BYTES_MAX),
+            answer: None,
             retry_after: None,
             of_part: false,
         }
@@ -134,6 +150,25 @@ impl Failure {
     #[must_use]
     pub fn with_status(mut self, status: i32) -> Self {
         self.status = Some(status);
+        self
+    }
+
+    /// The same with what the receiver answered, of which the beginning is kept; nothing where that is no text.
+    #[must_use]
+    pub fn with_answer(mut self, body: &[u8]) -> Self {
+        let end = body.len().min(ANSWER_BYTES_MAX);
+        let begin = body.get(..end).unwrap_or_default();
+        // A character that the cut went through is left out.
+        let text = match std::str::from_utf8(begin) {
+            Ok(text) => text,
+            Err(error) if error.error_len().is_none() => {
+                let whole = begin.get(..error.valid_up_to()).unwrap_or_default();
+                std::str::from_utf8(whole).unwrap_or_default()
+            }
+            Err(_) => "",
+        };
+        let text = line(text.trim(), ANSWER_BYTES_MAX);
+        self.answer = (!text.is_empty()).then(|| text.into());
         self
     }
 
@@ -155,6 +190,29 @@ impl Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_beginning_of_an_answer_is_kept_where_it_is_text() {
+        let kept = |body: &[u8]| {
+            let failure = Failure::new(FailureClass::Invalid, "no").with_answer(body);
+            failure.answer.map(String::from)
+        };
+        let long = "\u{e9}".repeat(ANSWER_BYTES_MAX);
+        for (body, expected) in [
+            (&b""[..], None),
+            (b" \r\n ", None),
+            (b"\xff\xfe", None),
+            (b"no\xff", None),
+            (b" sku\nunknown\t", Some("sku unknown")),
+            (long.as_bytes(), long.get(..ANSWER_BYTES_MAX)),
+            (
+                [b"a", long.as_bytes()].concat().as_slice(),
+                format!("a{long}").get(..ANSWER_BYTES_MAX - 1),
+            ),
+        ] {
+            assert_eq!(kept(body).as_deref(), expected, "{body:?}");
+        }
+    }
 
     #[test]
     fn a_refusal_or_the_failure_of_a_part_is_no_sign_that_the_destination_is_down() {

@@ -176,7 +176,7 @@ impl App {
                 openness,
                 Arc::clone(&ports.clock),
             ),
-            letters: Letters::new(store.clone(), dispatcher.clone()),
+            letters: Letters::new(store.clone(), dispatcher.clone(), Arc::clone(&ports.clock)),
             backups: Arc::new(Backups::new(store.clone(), Arc::clone(&ports.clock))),
             started_at: ports.clock.now(),
             limits: SharedLimits::from(&config.limits),

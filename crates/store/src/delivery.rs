@@ -1,7 +1,9 @@
 //! What the store tells and is told of deliveries: values only, shared by its parts and its users.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use wayhold_model::error_print::fingerprint;
 use wayhold_model::{
     DestinationSet, Event, FailureClass, OutcomeKind, Position, StoredEvent, Timestamp,
 };
@@ -56,6 +58,22 @@ pub struct AttemptRecord {
     pub status: Option<i32>,
     /// One sentence for a person.
     pub reason: String,
+    /// How the receiver's answer begins, where it gave one.
+    pub answer: Option<Box<str>>,
+    /// How long it took, to the microsecond; `None` where it was not sent, or recorded before this was.
+    pub duration: Option<Duration>,
+}
+
+impl AttemptRecord {
+    /// The fingerprint of its failure.
+    pub fn fingerprint(&self) -> String {
+        fingerprint(
+            self.class.name(),
+            self.status,
+            &self.reason,
+            self.answer.as_deref(),
+        )
+    }
 }
 
 /// How a delivery was resolved.
@@ -96,6 +114,11 @@ impl SetAside {
         }
     }
 
+    /// The fingerprint of its letters.
+    pub(crate) fn fingerprint(self) -> String {
+        fingerprint(self.class().name(), None, self.reason(), None)
+    }
+
     pub(crate) fn from_class(class: &str) -> Option<Self> {
         [Self::BacklogLimit, Self::Retired]
             .into_iter()
@@ -115,6 +138,8 @@ pub struct DeadLetter {
     /// Name of the class of the last attempt's failure, or of why it was set aside. Letters that were
     /// written before attempts had classes have the last attempt's outcome here.
     pub class: String,
+    /// What this failure has in common with others of one cause.
+    pub fingerprint: String,
     /// What the receiver answered, where it gave a number.
     pub status: Option<i32>,
     /// The last attempt's reason.

@@ -19,7 +19,25 @@ pub(crate) struct Format {
     /// Tells the kind from other SQLite files; kept as SQLite's `application_id`.
     pub(crate) application_id: i64,
     /// What brings version `n + 1` to `n + 2`, for `n` from 0.
-    pub(crate) upgrades: &'static [&'static str],
+    pub(crate) upgrades: &'static [Upgrade],
+}
+
+/// What brings a file from one version to the next, within the transaction of all of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Upgrade {
+    /// SQL alone.
+    Statements(&'static str),
+    /// What SQL alone cannot say.
+    Code(fn(&Transaction<'_>) -> rusqlite::Result<()>),
+}
+
+impl Upgrade {
+    fn run(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+        match self {
+            Self::Statements(text) => transaction.execute_batch(text),
+            Self::Code(code) => code(transaction),
+        }
+    }
 }
 
 impl Format {
@@ -91,7 +109,7 @@ impl Format {
         }
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         for step in self.upgrades.iter().skip(found as usize - 1) {
-            transaction.execute_batch(step)?;
+            step.run(&transaction)?;
         }
         transaction.pragma_update(None, "user_version", self.newest())?;
         Ok(transaction.commit()?)
@@ -100,19 +118,22 @@ impl Format {
 
 #[cfg(test)]
 mod tests {
+    use super::Upgrade::{Code, Statements};
     use super::*;
 
     /// Three versions of a file with one table.
     const FORMATS: [Format; 3] = [
         format(&[]),
-        format(&["ALTER TABLE t ADD COLUMN b INTEGER NOT NULL DEFAULT 7"]),
-        format(&[
+        format(&[Statements(
             "ALTER TABLE t ADD COLUMN b INTEGER NOT NULL DEFAULT 7",
-            "UPDATE t SET b = b * 2",
+        )]),
+        format(&[
+            Statements("ALTER TABLE t ADD COLUMN b INTEGER NOT NULL DEFAULT 7"),
+            Code(|file| file.execute_batch("UPDATE t SET b = b * 2")),
         ]),
     ];
 
-    const fn format(upgrades: &'static [&'static str]) -> Format {
+    const fn format(upgrades: &'static [Upgrade]) -> Format {
         Format {
             application_id: 0x5748_0001,
             upgrades,
@@ -162,8 +183,8 @@ mod tests {
     fn an_upgrade_that_fails_leaves_the_older_version() {
         let mut connection = first_version();
         let broken = format(&[
-            "ALTER TABLE t ADD COLUMN b INTEGER",
-            "INSERT INTO nowhere VALUES (1)",
+            Statements("ALTER TABLE t ADD COLUMN b INTEGER"),
+            Statements("INSERT INTO nowhere VALUES (1)"),
         ]);
         broken.upgrade(&mut connection).unwrap_err();
         assert_eq!(broken.of(&connection).unwrap(), 1);

@@ -60,7 +60,10 @@ pub use error::{AppendError, OpenError, ReadError};
 pub use figures::{Figures, Found, Health, Recovery};
 pub use lane::{Lane, LaneHandle};
 pub use options::Options;
-pub use progress::{DeadLetters, LetterError, LetterSelection, NotDurable};
+pub use progress::{
+    DeadLetters, EndedLetter, LetterAt, LetterError, LetterGroup, LetterQuery, LetterSelection,
+    NotDurable,
+};
 pub use reshard::{GenerationFigures, GenerationState, ReshardError};
 pub use retire::{PendingFate, RetireError, Retired};
 pub use scan::{InvalidPlace, Scan, ScanOrder, ScanPlace, TimeRange};

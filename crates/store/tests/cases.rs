@@ -37,6 +37,8 @@ fn live_files(dir: &Path) -> Vec<PathBuf> {
 
 fn dead() -> Resolution {
     Resolution::DeadLettered(AttemptRecord {
+        answer: None,
+        duration: None,
         number: 1,
         at: wayhold_model::Timestamp::EPOCH,
         outcome: wayhold_model::OutcomeKind::Refused,

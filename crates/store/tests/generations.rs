@@ -344,6 +344,8 @@ fn names_in(folder: &Path) -> Vec<String> {
 
 fn given_up() -> Resolution {
     Resolution::DeadLettered(AttemptRecord {
+        answer: None,
+        duration: None,
         number: 1,
         at: Timestamp::from_micros(1),
         outcome: OutcomeKind::Refused,

@@ -319,6 +319,8 @@ async fn a_restart_between_any_two_steps_counts_once_delivers_nothing_again_and_
 
 fn attempt() -> AttemptRecord {
     AttemptRecord {
+        answer: None,
+        duration: None,
         number: 1,
         at: Timestamp::from_micros(1),
         outcome: OutcomeKind::Refused,

@@ -348,6 +348,8 @@ async fn retiring_ends_a_thousand_pending_in_one_step_while_others_go_on() {
 
 fn refused() -> AttemptRecord {
     AttemptRecord {
+        answer: None,
+        duration: None,
         number: 1,
         at: wayhold_model::Timestamp::from_micros(7),
         outcome: wayhold_model::OutcomeKind::Refused,

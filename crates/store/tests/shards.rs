@@ -328,6 +328,8 @@ async fn dead_letters_of_all_shards_are_listed_by_age_and_page_by_page() {
 
 fn failure(number: u32) -> AttemptRecord {
     AttemptRecord {
+        answer: None,
+        duration: None,
         number,
         at: wayhold_model::Timestamp::from_micros(u64::from(number)),
         outcome: wayhold_model::OutcomeKind::Refused,

@@ -360,6 +360,8 @@ async fn resolved_segments_are_unlinked_and_the_account_still_holds() {
 
 fn attempt(number: u32) -> AttemptRecord {
     AttemptRecord {
+        answer: None,
+        duration: None,
         number,
         at: Timestamp::from_micros(1),
         outcome: OutcomeKind::Unknown,

@@ -155,7 +155,7 @@ async fn behind(app: &App, event: &StoredEvent, destination: DestinationId) -> O
 }
 
 /// The event as text that is passed on untouched, so that no digit of its data is lost.
-fn structured(event: &Event) -> Result<Box<RawValue>, Problem> {
+pub(super) fn structured(event: &Event) -> Result<Box<RawValue>, Problem> {
     let mut text = Vec::with_capacity(event.size() + 256);
     write_structured(event, &mut text);
     let text = String::from_utf8(text).ok();

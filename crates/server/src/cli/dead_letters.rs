@@ -3,12 +3,12 @@
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
-use super::client::{Client, ServerArguments, path};
+use super::client::{Client, ServerArguments, path, with_query};
 use super::exit::Failure;
-use super::output::{Output, cell};
+use super::output::{Output, cell, items};
 use super::paging::follow;
 
-/// List, show, redrive and discard deliveries that were given up.
+/// List, group, show, redrive and discard deliveries that were given up.
 #[derive(Debug, clap::Args)]
 pub struct DeadLetters {
     #[command(flatten)]
@@ -21,25 +21,38 @@ pub struct DeadLetters {
 enum Verb {
     /// List dead letters, oldest first.
     List {
-        /// Only those of this destination.
-        #[arg(long)]
-        destination: Option<String>,
+        #[command(flatten)]
+        those: Those,
         /// At most this many.
         #[arg(long, default_value_t = 100)]
         limit: usize,
+    },
+    /// Show how many there are of each cause, the most first.
+    Groups {
+        /// Only those of this destination.
+        #[arg(long)]
+        destination: Option<String>,
     },
     /// Show one dead letter with all its attempts.
     Show {
         /// Its number.
         id: u64,
     },
-    /// Deliver one dead letter again, or all that refer to their events, before any later event of its key
-    /// that was not sent yet.
+    /// Deliver one dead letter again, or many, before any later event of its key that was not sent yet.
     Redrive {
         #[command(flatten)]
         which: Which,
+        /// Begin at most so many in a time, such as `10/s`.
+        #[arg(long, conflicts_with = "id")]
+        rate: Option<String>,
     },
-    /// End one dead letter, or all that refer to their events, without delivering them.
+    /// Show where many dead letters are being redriven, and how far that is.
+    Redrives {
+        /// Redrive no more of this destination's; those under way go on.
+        #[arg(long, value_name = "DESTINATION")]
+        stop: Option<String>,
+    },
+    /// End one dead letter, or many, without delivering them.
     Discard {
         #[command(flatten)]
         which: Which,
@@ -49,41 +62,97 @@ enum Verb {
     },
 }
 
+/// Which dead letters; all of them where nothing is said.
+#[derive(Debug, clap::Args)]
+struct Those {
+    /// Only those of this destination.
+    #[arg(long)]
+    destination: Option<String>,
+    /// Only those of this class of failure, such as `invalid` or `backlog_limit`.
+    #[arg(long)]
+    class: Option<String>,
+    /// Only those of this cause, as `groups` shows it.
+    #[arg(long)]
+    fingerprint: Option<String>,
+    /// Only those for which this CEL expression holds, such as `data.total > 100 && age > 86400`.
+    #[arg(long, value_name = "CEL")]
+    filter: Option<String>,
+}
+
+impl Those {
+    /// What was said, by the names of the API.
+    fn fields(&self) -> Vec<(&'static str, &str)> {
+        let fields = [
+            ("destination", self.destination.as_deref()),
+            ("class", self.class.as_deref()),
+            ("fingerprint", self.fingerprint.as_deref()),
+            ("filter", self.filter.as_deref()),
+        ];
+        let given = fields.into_iter();
+        given
+            .filter_map(|(name, value)| value.map(|value| (name, value)))
+            .collect()
+    }
+}
+
 /// One dead letter, or many.
 #[derive(Debug, clap::Args)]
 struct Which {
     /// Number of one.
-    #[arg(
-        required_unless_present = "destination",
-        conflicts_with = "destination"
-    )]
+    #[arg(conflicts_with_all = ["destination", "class", "fingerprint", "filter", "expect", "dry_run"])]
     id: Option<u64>,
-    /// All of this destination that refer to their events: set aside at its limit, or retired.
-    #[arg(long)]
-    destination: Option<String>,
-    /// Of those only the ones of this class, such as `backlog_limit` or `retired`.
-    #[arg(long, requires = "destination")]
-    class: Option<String>,
+    #[command(flatten)]
+    those: Those,
+    /// How many of them you expect; with any other number nothing is done. Without it they are only counted.
+    #[arg(long, value_name = "NUMBER")]
+    expect: Option<u64>,
+    /// Count them and do nothing.
+    #[arg(long, conflicts_with = "expect")]
+    dry_run: bool,
 }
 
 impl Which {
     /// Where an action is asked for, and its body.
     fn ask(&self, action: &str) -> (String, Map<String, Value>) {
         let mut body = Map::new();
-        let Some(id) = self.id else {
-            body.insert("destination".to_owned(), json!(self.destination));
-            body.insert("class".to_owned(), json!(self.class));
-            return (path(["v1", "dead-letters", action]), body);
+        if let Some(id) = self.id {
+            return (letter(id, Some(action)), body);
+        }
+        for (name, value) in self.those.fields() {
+            body.insert(name.to_owned(), json!(value));
+        }
+        match self.expect {
+            Some(expect) => body.insert("expect".to_owned(), json!(expect)),
+            None => body.insert("dry_run".to_owned(), json!(true)),
         };
-        (letter(id, Some(action)), body)
+        (path(["v1", "dead-letters", action]), body)
     }
 
-    /// How many, in words, of an answer that counts them under `field`.
-    fn told(&self, answer: &Value, field: &str) -> String {
-        match self.id {
-            Some(id) => format!("dead letter {id} is"),
-            None => format!("{} dead letters are", cell(answer, field)),
+    /// Tells what was done, or how many there are. To have asked for something and only counted is no success.
+    fn tell(&self, answer: &Value, done: &str, output: &mut Output) -> Result<(), Failure> {
+        output.json(answer);
+        let selected = cell(answer, "selected");
+        match (self.id, self.expect) {
+            (Some(id), _) => output.line(format!("dead letter {id} is {done}")),
+            (None, Some(_)) => output.line(format!("{selected} dead letters are {done}")),
+            (None, None) => {
+                for (word, field) in [("oldest", "oldest"), ("newest", "newest")] {
+                    let Some(letter) = answer.get(field) else {
+                        continue;
+                    };
+                    let [id, at, reason] = ["id", "at", "reason"].map(|field| cell(letter, field));
+                    output.line(format!("{word}: {id}, given up at {at}: {reason}"));
+                }
+                output.line(format!("{selected} dead letters are meant"));
+                if !self.dry_run {
+                    let message = format!(
+                        "nothing was done yet; if that is right, repeat it with --expect {selected}"
+                    );
+                    return Err(Failure::usage(message));
+                }
+            }
         }
+        Ok(())
     }
 }
 
@@ -95,28 +164,29 @@ impl DeadLetters {
     pub async fn run(self, output: &mut Output) -> Result<(), Failure> {
         let mut client = Client::new(&self.server)?;
         match self.verb {
-            Verb::List { destination, limit } => {
-                list(&mut client, destination.as_deref(), limit, output).await?;
+            Verb::List { those, limit } => {
+                list(&mut client, &those.fields(), limit, output).await?;
+            }
+            Verb::Groups { destination } => {
+                groups(&mut client, destination.as_deref(), output).await?;
             }
             Verb::Show { id } => {
                 let letter = client.get(&letter(id, None)).await?;
                 output.json(&letter);
                 output.fields(&letter);
             }
-            Verb::Redrive { which } => {
-                let (path, body) = which.ask("redrive");
+            Verb::Redrive { which, rate } => {
+                let (path, mut body) = which.ask("redrive");
+                body.extend(rate.map(|rate| ("rate".to_owned(), json!(rate))));
                 let answer = client.post(&path, Some(&Value::Object(body))).await?;
-                output.json(&answer);
-                let told = which.told(&answer, "redriven");
-                output.line(format!("{told} being delivered again"));
+                which.tell(&answer, "being delivered again", output)?;
             }
+            Verb::Redrives { stop } => redrives(&mut client, stop.as_deref(), output).await?,
             Verb::Discard { which, reason } => {
                 let (path, mut body) = which.ask("discard");
                 body.insert("reason".to_owned(), json!(reason));
                 let answer = client.post(&path, Some(&Value::Object(body))).await?;
-                output.json(&answer);
-                let told = which.told(&answer, "discarded");
-                output.line(format!("{told} discarded"));
+                which.tell(&answer, "discarded", output)?;
             }
         }
         Ok(())
@@ -133,30 +203,24 @@ fn letter(id: u64, action: Option<&str>) -> String {
 
 async fn list(
     client: &mut Client,
-    destination: Option<&str>,
+    those: &[(&str, &str)],
     limit: usize,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let of: Vec<_> = destination
-        .map(|name| ("destination", name))
-        .into_iter()
-        .collect();
-    let letters = follow(client, "/v1/dead-letters", &of, limit).await?;
-    let rows: Vec<_> = letters
-        .items
-        .iter()
-        .map(|row| {
-            [
-                "id",
-                "destination",
-                "class",
-                "status",
-                "at",
-                "event_id",
-                "reason",
-            ]
-            .map(|field| cell(row, field))
-        })
+    let letters = follow(client, "/v1/dead-letters", those, limit).await?;
+    let fields = [
+        "id",
+        "destination",
+        "class",
+        "status",
+        "fingerprint",
+        "at",
+        "event_id",
+        "reason",
+    ];
+    let rows = letters.items.iter();
+    let rows: Vec<_> = rows
+        .map(|row| fields.map(|field| cell(row, field)))
         .collect();
     output.json(&json!({ "items": letters.items, "next": letters.next }));
     output.table(
@@ -165,6 +229,7 @@ async fn list(
             "DESTINATION",
             "CLASS",
             "STATUS",
+            "FINGERPRINT",
             "AT",
             "EVENT",
             "REASON",
@@ -172,5 +237,92 @@ async fn list(
         &rows,
     );
     letters.note_more(limit, output);
+    Ok(())
+}
+
+async fn groups(
+    client: &mut Client,
+    destination: Option<&str>,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let of: Vec<_> = destination
+        .map(|name| ("destination", name))
+        .into_iter()
+        .collect();
+    let path = with_query("/v1/dead-letters/groups".to_owned(), &of);
+    let answer = client.get(&path).await?;
+    let groups = items(&answer);
+    let fields = [
+        "count",
+        "destination",
+        "class",
+        "fingerprint",
+        "oldest",
+        "newest",
+    ];
+    let row = |group: &Value| {
+        let example = group.get("example").unwrap_or(&Value::Null);
+        let [count, destination, class, fingerprint, oldest, newest] =
+            fields.map(|field| cell(group, field));
+        let [id, reason] = ["id", "reason"].map(|field| cell(example, field));
+        [
+            count,
+            destination,
+            class,
+            fingerprint,
+            oldest,
+            newest,
+            id,
+            reason,
+        ]
+    };
+    let rows: Vec<_> = groups.iter().map(row).collect();
+    output.json(&answer);
+    output.table(
+        [
+            "COUNT",
+            "DESTINATION",
+            "CLASS",
+            "FINGERPRINT",
+            "OLDEST",
+            "NEWEST",
+            "EXAMPLE",
+            "REASON",
+        ],
+        &rows,
+    );
+    if answer.get("groups") != Some(&json!(groups.len())) {
+        let all = cell(&answer, "groups");
+        output.note(format!("the largest of {all} groups"));
+    }
+    Ok(())
+}
+
+async fn redrives(
+    client: &mut Client,
+    stop: Option<&str>,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    if let Some(name) = stop {
+        let path = path(["v1", "dead-letters", "redrives", name, "stop"]);
+        let answer = client.post(&path, None).await?;
+        output.json(&answer);
+        let [redriven, selected] = ["redriven", "selected"].map(|field| cell(&answer, field));
+        output.line(format!(
+            "stopped; {redriven} of {selected} dead letters were redriven"
+        ));
+        return Ok(());
+    }
+    let answer = client.get("/v1/dead-letters/redrives").await?;
+    let fields = ["destination", "redriven", "selected", "rate", "by", "since"];
+    let rows = items(&answer).iter();
+    let rows: Vec<_> = rows
+        .map(|row| fields.map(|field| cell(row, field)))
+        .collect();
+    output.json(&answer);
+    output.table(
+        ["DESTINATION", "REDRIVEN", "SELECTED", "RATE", "BY", "SINCE"],
+        &rows,
+    );
     Ok(())
 }

@@ -43,6 +43,15 @@ pub(super) enum Settled {
     Dead(AttemptRecord),
 }
 
+/// The moment at which outcomes are taken, by all clocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) instant: Instant,
+    /// Lane time.
+    pub(super) now: Timestamp,
+    pub(super) wall: Timestamp,
+}
+
 /// What an attempt means for the whole destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
@@ -97,15 +106,15 @@ impl Sent {
         self.history.attempts.saturating_add(1)
     }
 
-    /// What becomes of it, and of its destination: `now` is lane time, `wall` goes into the record.
+    /// What becomes of it, and of its destination: `wall` and how long it took go into the record.
     pub(super) fn settle(
         &self,
         outcome: &Outcome,
         policy: &RetryPolicy,
-        now: Timestamp,
-        wall: Timestamp,
+        Moment { instant, now, wall }: Moment,
         entropy: u64,
     ) -> (Settled, Reach) {
+        let took = instant.saturating_duration_since(self.at);
         let number = self.number();
         // A redrive gets the whole policy anew.
         let before = self
@@ -131,6 +140,8 @@ impl Sent {
             class: failure.class,
             status: failure.status,
             reason: failure.reason.clone(),
+            answer: failure.answer.clone(),
+            duration: Some(took),
         };
         let after = History {
             after_unknown: outcome.kind() == OutcomeKind::Unknown,

@@ -238,9 +238,12 @@ impl Dispatcher {
     }
 
     /// A dead letter was discarded, which the store has on record already: it holds its key no longer.
-    pub async fn discarded(&self, letter: &DeadLetter) {
-        let (position, key) = (letter.event.position, letter.event.key_hash);
-        self.tell(letter.destination, Command::Discarded { position, key })
+    pub async fn discarded(
+        &self,
+        destination: DestinationId,
+        (position, key): (Position, Option<u64>),
+    ) {
+        self.tell(destination, Command::Discarded { position, key })
             .await;
     }
 

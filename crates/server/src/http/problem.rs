@@ -458,6 +458,14 @@ impl From<RedeliveryError> for Problem {
                 Self::new(ProblemType::Unavailable, detail)
             }
             RedeliveryError::NoReason => Self::new(ProblemType::InvalidRequest, detail),
+            RedeliveryError::Unexpected { expected, found } => {
+                Self::new(ProblemType::StateConflict, detail)
+                    .with("expected", expected)
+                    .with("found", found)
+            }
+            RedeliveryError::TooMany | RedeliveryError::Running => {
+                Self::new(ProblemType::StateConflict, detail)
+            }
             RedeliveryError::Stopping => Self::new(ProblemType::Stopping, detail),
         }
     }

@@ -4,15 +4,45 @@
 //! An action is durable before the lane hears of it. A crash in between is no loss: a redrive under way
 //! is taken up at the next start, and what was discarded holds no key then.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 use tracing::{info, warn};
-use wayhold_model::DestinationId;
-use wayhold_store::{DeadLetter, LetterError, LetterSelection, Store};
+use wayhold_model::{Clock, DestinationId, Timestamp};
+use wayhold_store::{DeadLetter, LetterError, LetterGroup, LetterSelection, Store};
 
+use super::letter_filter::{LettersMeant, Names};
+use super::many::{AllRunning, LETTERS_PER_ACTION_MAX};
 use crate::dispatch::Dispatcher;
 
 /// Most dead letters that one listing gives: each brings its event along.
 pub const LISTED_MAX: usize = 100;
+
+/// Most dead letters that one listing holds against its filter: a moment's work, whatever the filter asks for.
+pub const LOOKED_AT_MAX: usize = 2_000;
+
+/// Most groups that one answer gives. More causes than that are no groups any more.
+pub const GROUPS_MAX: usize = 100;
+
+/// Dead letters, and where the next page begins where there may be one.
+#[derive(Debug)]
+pub struct Page {
+    /// The letters.
+    pub letters: Vec<DeadLetter>,
+    /// Number after which to go on.
+    pub next: Option<u64>,
+}
+
+/// Dead letters of one cause.
+#[derive(Debug)]
+pub struct Group {
+    /// What they have in common, and how many there are.
+    pub group: LetterGroup,
+    /// The first of them; `None` where it is damaged or has just ended.
+    pub oldest: Option<DeadLetter>,
+    /// The last of them.
+    pub newest: Option<DeadLetter>,
+}
 
 /// Why nothing came of it.
 #[derive(Debug, Error)]
@@ -23,6 +53,22 @@ pub enum RedeliveryError {
     /// A discard without a reason would leave a hole in the audit trail; give one.
     #[error("reason: expected a sentence that says why")]
     NoReason,
+    /// Nothing was done; look at what there is now, and ask again with the number that is right.
+    #[error("expect: {found} dead letters are meant, not {expected}")]
+    Unexpected {
+        /// What the caller expects.
+        expected: u64,
+        /// How many there are.
+        found: u64,
+    },
+    /// Nothing was done; mean fewer of them.
+    #[error(
+        "more than {LETTERS_PER_ACTION_MAX} dead letters are meant; narrow it by class, fingerprint or filter"
+    )]
+    TooMany,
+    /// Nothing was done; wait until it has ended, or stop it.
+    #[error("a redrive of many dead letters is under way at this destination")]
+    Running,
     /// The server is stopping; ask its successor.
     #[error("the server is stopping")]
     Stopping,
@@ -32,28 +78,60 @@ pub enum RedeliveryError {
 #[derive(Clone)]
 pub struct Letters {
     store: Store,
-    dispatcher: Dispatcher,
+    pub(super) dispatcher: Dispatcher,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) running: AllRunning,
 }
 
 impl Letters {
     /// The dead letters of this store, redriven through these lanes.
-    pub fn new(store: Store, dispatcher: Dispatcher) -> Self {
-        Self { store, dispatcher }
+    pub fn new(store: Store, dispatcher: Dispatcher, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            store,
+            dispatcher,
+            clock,
+            running: AllRunning::default(),
+        }
     }
 
-    /// At most `max` (and [`LISTED_MAX`]) dead letters with a number above `after`, oldest first.
+    /// The dead letters that are meant, oldest first: at most `max` (and [`LISTED_MAX`]) of those with a number
+    /// above `after`. Looks at [`LOOKED_AT_MAX`] letters at most, so a page may be short and not the last.
     ///
     /// # Errors
     /// When the store cannot read them now.
     pub async fn list(
         &self,
-        destination: Option<DestinationId>,
+        which: LettersMeant,
         after: Option<u64>,
         max: usize,
-    ) -> Result<Vec<DeadLetter>, RedeliveryError> {
-        let max = max.min(LISTED_MAX);
-        self.ask(move |store| store.dead_letters().list(destination, after, max))
+    ) -> Result<Page, RedeliveryError> {
+        let max = max.clamp(1, LISTED_MAX);
+        let now = self.clock.now();
+        self.ask(move |store| read_page(store, &which, after, max, now))
             .await
+    }
+
+    /// Dead letters of one cause together, the largest group first, each with its oldest and newest letter where
+    /// those can be read; at most [`GROUPS_MAX`], and how many there are.
+    ///
+    /// # Errors
+    /// When the store cannot read them now.
+    pub async fn groups(
+        &self,
+        destination: Option<DestinationId>,
+    ) -> Result<(Vec<Group>, usize), RedeliveryError> {
+        self.ask(move |store| {
+            let letters = store.dead_letters();
+            let groups = letters.groups(destination)?;
+            let all = groups.len();
+            let with_examples = groups.into_iter().take(GROUPS_MAX).map(|group| Group {
+                oldest: letters.get(group.oldest).ok(),
+                newest: letters.get(group.newest).ok(),
+                group,
+            });
+            Ok((with_examples.collect(), all))
+        })
+        .await
     }
 
     /// One dead letter.
@@ -166,7 +244,10 @@ impl Letters {
             .await?;
         info!(letter = id, by = principal, "dead letter discarded");
         match letter {
-            Some(letter) => self.dispatcher.discarded(&letter).await,
+            Some(letter) => {
+                let place = (letter.event.position, letter.event.key_hash);
+                self.dispatcher.discarded(letter.destination, place).await;
+            }
             None => warn!(
                 letter = id,
                 "a damaged dead letter may hold its key until a restart"
@@ -176,19 +257,62 @@ impl Letters {
     }
 
     /// Asks the store where it may wait for the disk.
-    async fn ask<T: Send + 'static>(
+    pub(super) async fn ask<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&Store) -> Result<T, LetterError> + Send + 'static,
     ) -> Result<T, RedeliveryError> {
+        self.try_ask(move |store| Ok(ask(store)?)).await
+    }
+
+    /// The same of a question that can fail by itself.
+    pub(super) async fn try_ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Store) -> Result<T, RedeliveryError> + Send + 'static,
+    ) -> Result<T, RedeliveryError> {
         let store = self.store.clone();
         let answer = tokio::task::spawn_blocking(move || ask(&store)).await;
-        Ok(answer.map_err(|_cancelled| RedeliveryError::Stopping)??)
+        answer.map_err(|_cancelled| RedeliveryError::Stopping)?
+    }
+}
+
+fn read_page(
+    store: &Store,
+    which: &LettersMeant,
+    mut after: Option<u64>,
+    max: usize,
+    now: Timestamp,
+) -> Result<Page, LetterError> {
+    let names = Names::of(store);
+    let (mut found, mut looked_at) = (Vec::new(), 0);
+    loop {
+        let letters = store.dead_letters().page(which.query.clone(), after, max)?;
+        let is_last = letters.len() < max;
+        for letter in letters {
+            looked_at += 1;
+            after = Some(letter.id);
+            if which.holds(&letter, names.name(letter.destination), now) {
+                found.push(letter);
+            }
+            if found.len() == max || looked_at == LOOKED_AT_MAX {
+                // It may have been the last one; the next page is empty then.
+                return Ok(Page {
+                    letters: found,
+                    next: after,
+                });
+            }
+        }
+        if is_last {
+            return Ok(Page {
+                letters: found,
+                next: None,
+            });
+        }
     }
 }
 
 /// Runs an action in a task of its own: a client that disconnects between record and lane must not
 /// leave the lane uninformed.
-async fn whole<T: Send + 'static>(
+pub(super) async fn whole<T: Send + 'static>(
     action: impl Future<Output = Result<T, RedeliveryError>> + Send + 'static,
 ) -> Result<T, RedeliveryError> {
     tokio::spawn(action)

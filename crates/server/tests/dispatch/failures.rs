@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wayhold::config::{DeliveryPolicy, OnDeadLetter};
 use wayhold::dispatch::LaneState;
+use wayhold::redelivery::LettersMeant;
 use wayhold::redelivery::RedeliveryError;
 use wayhold_model::{Failure, FailureClass, Outcome};
 use wayhold_store::LetterError;
@@ -37,7 +38,12 @@ async fn a_refusal_is_dead_at_once_and_a_redrive_goes_before_unsent_ones() {
         server.store.totals(server.ids[0]).dead == 1
     })
     .await;
-    let listed = server.letters().list(None, None, 10).await.unwrap();
+    let listed = server
+        .letters()
+        .list(LettersMeant::default(), None, 10)
+        .await
+        .unwrap()
+        .letters;
     let [letter] = &listed[..] else {
         panic!("{listed:?}")
     };
@@ -85,7 +91,13 @@ async fn of_many_redrives_at_once_one_is_under_way() {
         server.store.totals(server.ids[0]).dead == 1
     })
     .await;
-    let id = server.letters().list(None, None, 10).await.unwrap()[0].id;
+    let id = server
+        .letters()
+        .list(LettersMeant::default(), None, 10)
+        .await
+        .unwrap()
+        .letters[0]
+        .id;
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..10 {
         let letters = server.letters();
@@ -141,9 +153,10 @@ async fn a_held_key_waits_until_its_letter_is_discarded_also_over_a_restart() {
     assert!(snapshot.blocked[0].held);
     let id = server
         .letters()
-        .list(Some(server.ids[0]), None, 10)
+        .list(LettersMeant::default(), None, 10)
         .await
-        .unwrap()[0]
+        .unwrap()
+        .letters[0]
         .id;
     assert!(matches!(
         server.letters().discard(id, "ada", " ").await,
@@ -183,9 +196,10 @@ async fn attempts_are_counted_up_to_their_limit_and_kept_with_the_letter() {
     );
     let letter = server
         .letters()
-        .list(None, None, 10)
+        .list(LettersMeant::default(), None, 10)
         .await
         .unwrap()
+        .letters
         .remove(0);
     let numbers: Vec<_> = letter
         .attempts

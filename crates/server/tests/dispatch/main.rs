@@ -15,6 +15,7 @@ mod hand;
 mod miniature;
 mod operators;
 mod order;
+mod redriven_together;
 mod set_aside;
 
 use std::time::Duration;

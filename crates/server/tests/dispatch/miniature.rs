@@ -168,7 +168,11 @@ impl Server {
     }
 
     pub(crate) fn letters(&self) -> Letters {
-        Letters::new(self.store.clone(), self.dispatcher.clone())
+        Letters::new(
+            self.store.clone(),
+            self.dispatcher.clone(),
+            Arc::new(SystemClock),
+        )
     }
 
     pub(crate) fn pending(&self) -> u64 {

@@ -51,7 +51,11 @@ fn every_command_answers_a_person_and_a_program() {
             "delivered is running",
         ),
         (vec!["dead-letters", "list"], "DESTINATION"),
-        (vec!["dlq", "list"], "DESTINATION"),
+        (
+            vec!["dlq", "list", "--filter", "attempts > 3"],
+            "DESTINATION",
+        ),
+        (vec!["dlq", "groups"], "FINGERPRINT"),
         (vec!["tokens", "list"], "PREFIX"),
         (vec!["audit", "list"], "destination.paused"),
     ] {

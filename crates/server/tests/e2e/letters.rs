@@ -94,6 +94,180 @@ fn a_refused_event_is_kept_with_its_reason_until_an_operator_decides() {
     }
 }
 
+/// The query parameter that asks for a filter.
+fn filter(text: &str) -> String {
+    let quoted = text.bytes().map(|byte| format!("%{byte:02x}"));
+    format!("filter={}", quoted.collect::<String>())
+}
+
+#[test]
+fn letters_are_found_by_filter_and_counted_by_cause() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(400);
+    write_configuration(dir.path(), &receiver);
+    let server = Server::start(dir.path(), &["--config", "wayhold.toml"]);
+    for n in 0..10 {
+        receiver.say(&format!(r#"{{"error":"unknown_sku","sku":"A-{n}"}}"#));
+        server.send("order.created", &n.to_string(), "7");
+        let dead = n + 1;
+        server.wait_for_destination("wms", "one more", |one| one["dead_letters"] == dead);
+    }
+    receiver.say(r#"{"error":"blocked"}"#);
+    for n in 10..13 {
+        server.send("order.paid", &n.to_string(), "8");
+    }
+    server.wait_for_destination("wms", "13 dead letters", |one| one["dead_letters"] == 13);
+
+    let groups = server.get("/v1/dead-letters/groups?destination=wms");
+    let [first, second] = groups["items"].as_array().unwrap().as_slice() else {
+        panic!("expected two causes: {groups}");
+    };
+    assert_eq!((&first["count"], &second["count"]), (&json!(10), &json!(3)));
+    assert_eq!(
+        (&first["class"], &first["fault"], &groups["groups"]),
+        (&json!("invalid"), &json!("ours"), &json!(2))
+    );
+    assert_eq!(first["example"]["event_id"], "9");
+    let attempt = &first["example"]["attempts"][0];
+    assert_eq!(attempt["answer"], r#"{"error":"unknown_sku","sku":"A-9"}"#);
+    assert!(attempt["duration_seconds"].as_f64().unwrap() > 0.0);
+    assert!(first["oldest"].as_str().unwrap() <= first["newest"].as_str().unwrap());
+
+    let found = |query: &str| {
+        let page = server.get(&format!("/v1/dead-letters?{query}"));
+        let items = page["items"].as_array().unwrap().clone();
+        let ids = items
+            .iter()
+            .map(|one| one["event_id"].as_str().unwrap().to_owned());
+        ids.collect::<Vec<_>>().join(" ")
+    };
+    let print = second["fingerprint"].as_str().unwrap();
+    for (query, expected) in [
+        (format!("fingerprint={print}"), "10 11 12"),
+        ("class=conflict".to_owned(), ""),
+        (filter("type == 'order.paid' && int(id) > 10"), "11 12"),
+        (filter("data.id == '3'"), "3"),
+        (
+            filter(&format!("fingerprint == '{print}' && attempts == 1")),
+            "10 11 12",
+        ),
+        (filter("status == 400 && answer.contains('A-7')"), "7"),
+        (filter("age > 86400"), ""),
+        (filter("data.nothing.at.all == 1"), ""),
+    ] {
+        assert_eq!(found(&query), expected, "{query}");
+    }
+    let refused = server.ask(
+        "GET",
+        &format!("/v1/dead-letters?{}", filter("Type == 'x'")),
+        &[],
+        b"",
+    );
+    assert_eq!(
+        (refused.status, &refused.json()["field"]),
+        (400, &json!("filter"))
+    );
+
+    let id = &first["example"]["id"];
+    let shown = server.get(&format!("/v1/dead-letters/{id}"));
+    assert_eq!(shown["event"]["data"], json!({"id": "9"}));
+    assert_eq!(shown["fingerprint"], first["fingerprint"]);
+}
+
+#[test]
+fn many_are_acted_on_once_they_are_counted_and_a_kill_keeps_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(400);
+    write_configuration(dir.path(), &receiver);
+    let server = Server::start(dir.path(), &["--config", "wayhold.toml"]);
+    for n in 0..12 {
+        server.send("order.created", &n.to_string(), "7");
+    }
+    server.wait_for_destination("wms", "12 dead letters", |one| one["dead_letters"] == 12);
+    let json_body = [("content-type", "application/json")];
+    let ask = |action: &str, body: Value| {
+        let path = format!("/v1/dead-letters/{action}");
+        let answer = server.ask("POST", &path, &json_body, body.to_string().as_bytes());
+        (answer.status, answer.json())
+    };
+    let (status, counted) = ask("redrive", json!({"destination": "wms", "dry_run": true}));
+    assert_eq!((status, &counted["selected"]), (200, &json!(12)));
+    assert_eq!(
+        (
+            &counted["oldest"]["event_id"],
+            &counted["newest"]["event_id"]
+        ),
+        (&json!("0"), &json!("11"))
+    );
+    for (body, expected, field) in [
+        (json!({"destination": "wms"}), 400, "expect"),
+        (json!({"expect": 12, "filter": "data ="}), 400, "filter"),
+        (json!({"expect": 12, "rate": "fast"}), 400, "rate"),
+        (json!({"expect": 12, "id": 7}), 400, "id"),
+        (json!({"expect": 11, "destination": "wms"}), 409, ""),
+        (json!({"expect": 1, "destination": "nowhere"}), 404, ""),
+    ] {
+        let (status, answer) = ask("redrive", body.clone());
+        let named = answer["field"].as_str().unwrap_or("");
+        assert_eq!((status, named), (expected, field), "{body}: {answer}");
+    }
+    let (status, refused) = ask("redrive", json!({"expect": 11, "filter": "id != ''"}));
+    assert_eq!(
+        (status, &refused["expected"], &refused["found"]),
+        (409, &json!(11), &json!(12))
+    );
+    let (status, _) = ask("discard", json!({"expect": 12, "reason": " "}));
+    assert_eq!(status, 400);
+
+    receiver.answer(204);
+    let before = receiver.received().len();
+    let (status, begun) = ask("redrive", json!({"expect": 12, "rate": "1/h"}));
+    assert_eq!(
+        (status, &begun["redriven"], &begun["rate"]),
+        (202, &json!(12), &json!("1/h"))
+    );
+    wait_until("the first", || receiver.received().len() == before + 1);
+    let running = server.get("/v1/dead-letters/redrives");
+    let one = &running["items"][0];
+    assert_eq!(
+        (&one["destination"], &one["selected"], &one["redriven"]),
+        (&json!("wms"), &json!(12), &json!(1))
+    );
+    server.wait_for_destination("wms", "1 delivered", |one| {
+        one["accounting"]["delivered"] == 1
+    });
+    server.kill();
+
+    let server = Server::start(dir.path(), &["--config", "wayhold.toml"]);
+    // The kill may have come before it was recorded that the first one had arrived.
+    let status = server.wait_for_destination("wms", "nothing pending", |one| one["pending"] == 0);
+    assert_eq!(status["dead_letters"], 11);
+    assert_eq!(server.get("/v1/dead-letters/redrives")["items"], json!([]));
+    let redrive = r#"{"destination":"wms","expect":11}"#;
+    assert_eq!(
+        server.post("/v1/dead-letters/redrive", redrive)["redriven"],
+        11
+    );
+    let status = server.wait_for_destination("wms", "all delivered", |one| {
+        one["accounting"]["delivered"] == 12
+    });
+    assert_eq!(status["accounting"]["holds"], true);
+    let bodies: Vec<_> = receiver
+        .received()
+        .into_iter()
+        .rev()
+        .take(11)
+        .map(|one| String::from_utf8(one.body).unwrap())
+        .collect();
+    let expected: Vec<_> = (1..12)
+        .rev()
+        .map(|n| format!(r#"{{"id":"{n}"}}"#))
+        .collect();
+    assert_eq!(bodies, expected, "in the order of their key");
+    let trail = server.get("/v1/audit").to_string();
+    assert!(trail.contains("12 of every class at 1/h"), "{trail}");
+}
+
 #[test]
 fn an_event_that_waits_says_behind_which_and_why() {
     let dir = tempfile::tempdir().unwrap();
@@ -207,7 +381,7 @@ fn a_destination_that_left_is_ended_in_one_audited_step_that_can_be_repeated() {
     assert!(metrics.contains(gauge), "{metrics}");
     let ended = server.post(
         "/v1/dead-letters/discard",
-        r#"{"destination":"wms","class":"retired","reason":"nobody misses them"}"#,
+        r#"{"destination":"wms","class":"retired","reason":"nobody misses them","expect":20}"#,
     );
     assert_eq!(ended["discarded"], 20);
     let status = server.wait_for_destination("wms", "all discarded", |one| {

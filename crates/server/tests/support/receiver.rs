@@ -15,6 +15,8 @@ pub(crate) struct Receiver {
     pub(crate) authority: String,
     /// The status it answers with.
     pub(crate) status: Arc<AtomicU16>,
+    /// What it answers with.
+    words: Arc<Mutex<String>>,
     received: Arc<Mutex<Vec<Received>>>,
     held: Arc<AtomicBool>,
 }
@@ -38,21 +40,24 @@ impl Receiver {
         let status = Arc::new(AtomicU16::new(status));
         let received = Arc::<Mutex<Vec<Received>>>::default();
         let held = Arc::<AtomicBool>::default();
+        let words = Arc::<Mutex<String>>::default();
         let (answer, kept, gate) = (
             Arc::clone(&status),
             Arc::clone(&received),
             Arc::clone(&held),
         );
+        let said = Arc::clone(&words);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (answer, kept) = (Arc::clone(&answer), Arc::clone(&kept));
-                let gate = Arc::clone(&gate);
-                std::thread::spawn(move || serve(stream, &answer, &kept, &gate));
+                let (gate, said) = (Arc::clone(&gate), Arc::clone(&said));
+                std::thread::spawn(move || serve(stream, (&answer, &said), &kept, &gate));
             }
         });
         Self {
             authority,
             status,
+            words,
             received,
             held,
         }
@@ -68,13 +73,23 @@ impl Receiver {
         self.held.store(answers, Ordering::Relaxed);
     }
 
+    /// Answers with this body from now on.
+    pub(crate) fn say(&self, words: &str) {
+        words.clone_into(&mut self.words.lock().unwrap());
+    }
+
     /// What came so far.
     pub(crate) fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap().clone()
     }
 }
 
-fn serve(stream: TcpStream, answer: &AtomicU16, kept: &Mutex<Vec<Received>>, held: &AtomicBool) {
+fn serve(
+    stream: TcpStream,
+    (answer, said): (&AtomicU16, &Mutex<String>),
+    kept: &Mutex<Vec<Received>>,
+    held: &AtomicBool,
+) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut writer = stream;
@@ -84,7 +99,14 @@ fn serve(stream: TcpStream, answer: &AtomicU16, kept: &Mutex<Vec<Received>>, hel
             std::thread::sleep(Duration::from_millis(5));
         }
         let status = answer.load(Ordering::Relaxed);
-        let text = format!("HTTP/1.1 {status} Said\r\ncontent-length: 0\r\n\r\n");
+        let words = match status {
+            204 => String::new(),
+            _ => said.lock().unwrap().clone(),
+        };
+        let text = format!(
+            "HTTP/1.1 {status} Said\r\ncontent-length: {}\r\n\r\n{words}",
+            words.len()
+        );
         if writer.write_all(text.as_bytes()).is_err() {
             return;
         }

@@ -19,7 +19,7 @@ use crate::catalog::{
 use crate::connection::{self, Access, ConnectionError, Fault, FreePages, Profile};
 use crate::delivery::LaneTotals;
 use crate::disk::Disk;
-use crate::format::Format;
+use crate::format::{Format, Upgrade};
 
 /// Name of the file in the data directory.
 pub(super) const FILE: &str = "catalog.db";
@@ -27,7 +27,10 @@ pub(super) const FILE: &str = "catalog.db";
 /// `WHca`. A step of `upgrades` also changes `SCHEMA`, which new files begin with.
 pub(super) const FORMAT: Format = Format {
     application_id: 0x5748_6361,
-    upgrades: &[generations::FROM_FORMAT_1, tokens::FROM_FORMAT_2],
+    upgrades: &[
+        Upgrade::Statements(generations::FROM_FORMAT_1),
+        Upgrade::Statements(tokens::FROM_FORMAT_2),
+    ],
 };
 
 /// The log is carried over into the file after this many changes, so that it stays small.

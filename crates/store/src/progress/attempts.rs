@@ -1,5 +1,7 @@
 //! Attempts as they lie in the file: a JSON array, oldest first, with the newest kept.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use wayhold_model::{FailureClass, OutcomeKind, Timestamp};
 
@@ -16,6 +18,11 @@ struct Row {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     status: Option<i32>,
     reason: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    answer: Option<Box<str>>,
+    /// In microseconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    took: Option<u64>,
 }
 
 /// The text of these attempts, of which only the newest are kept.
@@ -31,6 +38,10 @@ pub(super) fn to_text(attempts: &[AttemptRecord]) -> String {
             class: attempt.class.name().to_owned(),
             status: attempt.status,
             reason: attempt.reason.clone(),
+            answer: attempt.answer.clone(),
+            took: attempt
+                .duration
+                .map(|took| u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
         })
         .collect();
     // Numbers and strings always have a JSON form.
@@ -48,6 +59,8 @@ pub(super) fn from_text(text: &str) -> Vec<AttemptRecord> {
             class: FailureClass::from_name(&row.class).unwrap_or(FailureClass::Unclassified),
             status: row.status,
             reason: row.reason,
+            answer: row.answer,
+            duration: row.took.map(Duration::from_micros),
         })
         .collect()
 }
@@ -66,6 +79,8 @@ mod tests {
                 class: FailureClass::Connect,
                 status: (number % 2 == 0).then_some(503),
                 reason: "no \"answer\"".to_owned(),
+                answer: (number % 3 == 0).then(|| "{\"error\":1}".into()),
+                duration: (number % 2 == 0).then_some(Duration::from_micros(1_500)),
             })
             .collect();
         assert_eq!(from_text(&to_text(&attempts)), attempts[5..]);

@@ -1,14 +1,14 @@
 //! What a new state file takes over from an old one that cannot be written, or not be trusted, any more:
 //! histories of retries and dead letters, which memory does not hold.
 
-use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::types::ToSqlOutput;
 use rusqlite::{Connection, Row, Transaction};
 use wayhold_model::{LaneId, Sequence};
 
 /// Columns of `dead_letters`.
-const LETTER_COLUMNS: usize = 23;
+const LETTER_COLUMNS: usize = 24;
 
-/// The column that says whether a letter refers to its event; files of format 1 have none.
+/// The column that says whether a letter refers to its event.
 const REFERRED: usize = 21;
 
 /// Columns of `retries`.
@@ -51,12 +51,7 @@ pub(super) fn carry(old: &Connection, new: &Transaction<'_>) -> rusqlite::Result
             &format!("SELECT * FROM dead_letters ORDER BY id {order}"),
             |row| {
                 for column in 0..LETTER_COLUMNS {
-                    // What an older format does not have.
-                    let absent = ValueRef::Integer(0);
-                    let value = match column < row.as_ref().column_count() {
-                        true => row.get_ref(column)?,
-                        false => absent,
-                    };
+                    let value = row.get_ref(column)?;
                     copy.raw_bind_parameter(column + 1, ToSqlOutput::Borrowed(value))?;
                 }
                 match copy.raw_execute() {
@@ -70,7 +65,7 @@ pub(super) fn carry(old: &Connection, new: &Transaction<'_>) -> rusqlite::Result
                     lane: LaneId(row.get(1)?),
                     sequence: Sequence(row.get::<_, i64>(3)?.cast_unsigned()),
                     redriving: row.get(4)?,
-                    referred: row.as_ref().column_count() > REFERRED && row.get(REFERRED)?,
+                    referred: row.get(REFERRED)?,
                 });
                 Ok(true)
             },

@@ -2,17 +2,19 @@
 //! audit trail before it is done: a crash in between leaves an entry of something that was not done, and
 //! never a change that nobody answers for.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rusqlite::{OptionalExtension, params};
 use thiserror::Error;
 use wayhold_model::{DestinationId, Position, StoredEvent};
 
 use crate::catalog::{Catalog, CatalogError};
 use crate::delivery::DeadLetter;
 use crate::progress::handle::Progress;
-use crate::progress::letter_rows::{LetterRow, read};
+use crate::progress::letter_queries::{Content, Wanted};
+use crate::progress::letter_rows::LetterRow;
 
 /// Letters that an action on many takes at once: one transaction, and no more than that in memory.
 const LETTERS_PER_STEP: usize = 4_096;
@@ -76,6 +78,64 @@ pub struct LetterSelection {
     pub class: Option<String>,
 }
 
+/// What a list of dead letters is asked for; what is `None` may be anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LetterQuery {
+    /// Whose.
+    pub destination: Option<DestinationId>,
+    /// Only those of this class.
+    pub class: Option<String>,
+    /// Only those whose error has this fingerprint.
+    pub fingerprint: Option<String>,
+}
+
+/// Dead letters of one cause: the same destination, class and fingerprint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LetterGroup {
+    /// Whose.
+    pub destination: DestinationId,
+    /// Name of the class.
+    pub class: String,
+    /// Fingerprint of the error.
+    pub fingerprint: String,
+    /// How many there are.
+    pub count: u64,
+    /// Number of the oldest.
+    pub oldest: u64,
+    /// Number of the newest.
+    pub newest: u64,
+}
+
+/// One of the letters that an action on many takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LetterAt {
+    /// Its number.
+    pub id: u64,
+    /// Whose it is.
+    pub destination: DestinationId,
+    /// Where its event was stored: the order of a key is that of these.
+    pub position: Position,
+}
+
+/// A letter that was ended, and the key that it may have held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedLetter {
+    /// Whose it was.
+    pub destination: DestinationId,
+    /// Where its event was stored.
+    pub position: Position,
+    /// Hash of its key; `None` where it has none, refers to its event, or is damaged.
+    pub key_hash: Option<u64>,
+}
+
+impl LetterGroup {
+    fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.oldest = self.oldest.min(other.oldest);
+        self.newest = self.newest.max(other.newest);
+    }
+}
+
 impl std::fmt::Debug for DeadLetters {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DeadLetters").finish_non_exhaustive()
@@ -107,7 +167,24 @@ impl DeadLetters {
         after: Option<u64>,
         max: usize,
     ) -> Result<Vec<DeadLetter>, LetterError> {
-        self.list_wanted(destination, Content::Any, after, max)
+        let query = LetterQuery {
+            destination,
+            ..LetterQuery::default()
+        };
+        self.page(query, after, max)
+    }
+
+    /// The same of those that a query asks for.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub fn page(
+        &self,
+        query: LetterQuery,
+        after: Option<u64>,
+        max: usize,
+    ) -> Result<Vec<DeadLetter>, LetterError> {
+        self.list_wanted(query, Content::Any, after, max)
     }
 
     /// The same without letters that refer to their events: those do not hold their keys.
@@ -120,12 +197,16 @@ impl DeadLetters {
         after: Option<u64>,
         max: usize,
     ) -> Result<Vec<DeadLetter>, LetterError> {
-        self.list_wanted(Some(destination), Content::Copy, after, max)
+        let query = LetterQuery {
+            destination: Some(destination),
+            ..LetterQuery::default()
+        };
+        self.list_wanted(query, Content::Copy, after, max)
     }
 
     fn list_wanted(
         &self,
-        destination: Option<DestinationId>,
+        query: LetterQuery,
         content: Content,
         after: Option<u64>,
         max: usize,
@@ -135,8 +216,7 @@ impl DeadLetters {
         // on after it would never see.
         let below = self.next_letter();
         let wanted = Wanted {
-            destination,
-            class: None,
+            query,
             content,
             below,
             max,
@@ -165,6 +245,33 @@ impl DeadLetters {
             .into_iter()
             .map(|((destination, class), count)| (destination, class, count))
             .collect())
+    }
+
+    /// Dead letters of one cause together, those under redrive left out; the largest group first.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub fn groups(
+        &self,
+        destination: Option<DestinationId>,
+    ) -> Result<Vec<LetterGroup>, LetterError> {
+        let mut groups: BTreeMap<_, LetterGroup> = BTreeMap::new();
+        for shard in (self.shards)() {
+            for group in shard.group_letters(destination)? {
+                let cause = (
+                    group.destination,
+                    group.class.clone(),
+                    group.fingerprint.clone(),
+                );
+                match groups.entry(cause) {
+                    Entry::Vacant(slot) => drop(slot.insert(group)),
+                    Entry::Occupied(mut slot) => slot.get_mut().add(&group),
+                }
+            }
+        }
+        let mut groups: Vec<_> = groups.into_values().collect();
+        groups.sort_by_key(|group| Reverse(group.count));
+        Ok(groups)
     }
 
     /// One dead letter.
@@ -261,6 +368,118 @@ impl DeadLetters {
         })
     }
 
+    /// Where the letters lie that a query asks for and that are not under redrive: at most `max`, in no order.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub fn places(&self, query: &LetterQuery, max: usize) -> Result<Vec<LetterAt>, LetterError> {
+        let below = self.next_letter();
+        let mut places = Vec::new();
+        for shard in (self.shards)() {
+            let mut after = None;
+            loop {
+                let step = LETTERS_PER_STEP.min(max.saturating_sub(places.len()));
+                let found = shard.letter_places(query, (after, below), step)?;
+                let Some(last) = found.last() else { break };
+                after = Some(last.id);
+                places.extend(found);
+            }
+        }
+        Ok(places)
+    }
+
+    /// Starts sending these letters again, which the caller has put into the audit trail; those that ended or are
+    /// under redrive already, and damaged ones, are left out. Durable when it returns; handing them to their
+    /// lanes is the caller's part.
+    ///
+    /// # Errors
+    /// `Unavailable`, and none of those that lie in one shard is being sent; those of others may be.
+    pub fn redrive_some(&self, letters: &[LetterAt]) -> Result<Vec<DeadLetter>, LetterError> {
+        let _one_at_a_time = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut redriven = Vec::with_capacity(letters.len());
+        for (shard, here) in self.by_shard(letters) {
+            let rows = shard.idle_letters(&here)?;
+            let places: Vec<_> = rows.iter().map(|row| (row.id, row.place)).collect();
+            let whole = shard.undamaged(rows, &*self.events);
+            let started: Vec<_> = shard.change(|memory| {
+                let started = places.into_iter().filter(|(id, place)| {
+                    whole.iter().any(|letter| letter.id == *id) && memory.redrive(*id, *place)
+                });
+                started.map(|(id, _)| id).collect()
+            });
+            failpoint!("redrive-many.before-durable");
+            if let Err(error) = shard.require_durable() {
+                shard.change(|memory| {
+                    for id in started {
+                        memory.give_up_redrive(id);
+                    }
+                });
+                return Err(error);
+            }
+            let is_started = |letter: &DeadLetter| started.contains(&letter.id);
+            redriven.extend(
+                whole
+                    .into_iter()
+                    .filter(is_started)
+                    .map(|letter| DeadLetter {
+                        redriving: true,
+                        ..letter
+                    }),
+            );
+        }
+        Ok(redriven)
+    }
+
+    /// Which of these are under redrive.
+    pub fn under_redrive(&self, letters: &[LetterAt]) -> BTreeSet<u64> {
+        let mut under_way = BTreeSet::new();
+        for (shard, here) in self.by_shard(letters) {
+            let ids = here.into_iter().map(|letter| letter.id);
+            under_way.extend(ids.filter(|id| shard.is_redriving(*id)));
+        }
+        under_way
+    }
+
+    /// Ends these letters for good, which the caller has put into the audit trail; those that ended or are under
+    /// redrive are left out. Durable when it returns.
+    ///
+    /// # Errors
+    /// `Unavailable`, and some may have ended.
+    pub fn discard_some(&self, letters: &[LetterAt]) -> Result<Vec<EndedLetter>, LetterError> {
+        let _one_at_a_time = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = Vec::with_capacity(letters.len());
+        for (shard, here) in self.by_shard(letters) {
+            let rows = shard.idle_letters(&here)?;
+            let discarded = shard.change(|memory| {
+                let rows = rows.into_iter();
+                rows.filter(|row| memory.discard(row.id, row.place))
+                    .collect::<Vec<_>>()
+            });
+            shard.require_durable()?;
+            ended.extend(discarded.iter().filter_map(|row| {
+                let letter = here.iter().find(|letter| letter.id == row.id)?;
+                let event = row.sound().and_then(|(.., event)| event);
+                Some(EndedLetter {
+                    destination: letter.destination,
+                    position: letter.position,
+                    key_hash: event.and_then(|event| event.key_hash),
+                })
+            }));
+        }
+        Ok(ended)
+    }
+
+    /// The shards that these letters lie in, each with its own.
+    fn by_shard(&self, letters: &[LetterAt]) -> impl Iterator<Item = (Progress, Vec<LetterAt>)> {
+        (self.shards)().into_iter().filter_map(|shard| {
+            let here = letters.iter().copied();
+            let here: Vec<_> = here
+                .filter(|letter| shard.has_place(letter.position))
+                .collect();
+            (!here.is_empty()).then_some((shard, here))
+        })
+    }
+
     fn audit_many(
         &self,
         by: &str,
@@ -287,8 +506,11 @@ impl DeadLetters {
         act: impl Fn(&Progress, &[LetterRow]) -> u64,
     ) -> Result<u64, LetterError> {
         let wanted = Wanted {
-            destination: Some(which.destination),
-            class: which.class.clone(),
+            query: LetterQuery {
+                destination: Some(which.destination),
+                class: which.class.clone(),
+                fingerprint: None,
+            },
             content,
             // What becomes a letter meanwhile is left for the next time.
             below: self.next_letter(),
@@ -340,125 +562,5 @@ impl DeadLetters {
             }
         }
         Err(failure)
-    }
-}
-
-/// What the letters that are wanted keep of their events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Content {
-    Any,
-    Copy,
-    Reference,
-}
-
-/// Which letters to read.
-struct Wanted {
-    destination: Option<DestinationId>,
-    class: Option<String>,
-    content: Content,
-    below: u64,
-    max: usize,
-}
-
-impl Progress {
-    /// The first `max` sound letters of this shard above `after`.
-    fn list_letters(
-        &self,
-        wanted: &Wanted,
-        mut after: Option<u64>,
-        events: &EventSource,
-    ) -> Result<Vec<DeadLetter>, LetterError> {
-        let mut letters = Vec::new();
-        loop {
-            let rows = self.letters_after(wanted, after)?;
-            // Damaged ones make a page shorter; it is filled up, since a short page says that it is the
-            // last.
-            let is_last = rows.len() < wanted.max;
-            after = rows.last().map(|row| row.id).or(after);
-            letters.extend(self.undamaged(rows, events));
-            if is_last || letters.len() >= wanted.max {
-                return Ok(letters);
-            }
-        }
-    }
-
-    fn letters_after(
-        &self,
-        wanted: &Wanted,
-        after: Option<u64>,
-    ) -> Result<Vec<LetterRow>, LetterError> {
-        let context = self.letter_context();
-        let referred = match wanted.content {
-            Content::Any => None,
-            Content::Copy => Some(false),
-            Content::Reference => Some(true),
-        };
-        self.read_letters(|connection| {
-            connection
-                .prepare_cached(
-                    "SELECT * FROM dead_letters WHERE id > ?1 AND id < ?2
-                     AND (?3 IS NULL OR destination = ?3) AND (?5 IS NULL OR class = ?5)
-                     AND (?6 IS NULL OR referred = ?6) ORDER BY id LIMIT ?4",
-                )?
-                .query_map(
-                    params![
-                        after.map_or(-1, u64::cast_signed),
-                        wanted.below.cast_signed(),
-                        wanted.destination.map(|id| id.0),
-                        i64::try_from(wanted.max).unwrap_or(i64::MAX),
-                        wanted.class,
-                        referred,
-                    ],
-                    |row| read(row, context),
-                )?
-                .collect::<rusqlite::Result<Vec<_>>>()
-        })
-    }
-
-    /// Whether there is any dead letter, under redrive or not. Blocking.
-    ///
-    /// # Errors
-    /// As of any look at them: then nobody knows.
-    pub(crate) fn has_letters(&self) -> Result<bool, LetterError> {
-        // Earlier changes must be in the file, since that is where it is looked.
-        self.require_durable()?;
-        self.read_letters(|connection| {
-            let any = "SELECT EXISTS (SELECT 1 FROM dead_letters)";
-            connection.query_row(any, [], |row| row.get(0))
-        })
-    }
-
-    fn count_letters(&self) -> Result<Vec<(DestinationId, String, u64)>, LetterError> {
-        self.read_letters(|connection| {
-            connection
-                .prepare_cached(
-                    "SELECT destination, class, count(*) FROM dead_letters WHERE redriving = 0
-                     GROUP BY destination, class",
-                )?
-                .query_map([], |row| {
-                    let count = row.get::<_, i64>(2)?.cast_unsigned();
-                    Ok((DestinationId(row.get(0)?), row.get(1)?, count))
-                })?
-                .collect()
-        })
-    }
-
-    fn read_letter(&self, id: u64) -> Result<Option<LetterRow>, LetterError> {
-        let context = self.letter_context();
-        self.read_letters(|connection| {
-            connection
-                .prepare_cached("SELECT * FROM dead_letters WHERE id = ?")?
-                .query_row([id.cast_signed()], |row| read(row, context))
-                .optional()
-        })
-    }
-
-    fn require_durable(&self) -> Result<(), LetterError> {
-        self.durable_soon().map_err(|error| {
-            let reason = self.trouble();
-            LetterError::Unavailable {
-                reason: reason.unwrap_or_else(|| error.to_string()),
-            }
-        })
     }
 }

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehav
 use wayhold_model::{LaneId, Sequence, hash};
 
 use crate::connection::{self, Access, ConnectionError, FreePages, Profile};
-use crate::format::Format;
+use crate::format::{Format, Upgrade};
 use crate::progress::attempts;
 use crate::progress::chunk::{self, Chunk};
 use crate::progress::letter::{LetterChange, LetterPlace};
@@ -22,7 +22,12 @@ use crate::shards::Owner;
 /// `WHst`. A step of `upgrades` also changes `SCHEMA`, which new files begin with.
 const FORMAT: Format = Format {
     application_id: 0x5748_7374,
-    upgrades: &[REFERENCES, OWNER, COMPACTED],
+    upgrades: &[
+        Upgrade::Statements(REFERENCES),
+        Upgrade::Statements(OWNER),
+        Upgrade::Statements(COMPACTED),
+        Upgrade::Code(give_fingerprints),
+    ],
 };
 
 /// Free pages that one step gives back to the file system.
@@ -73,10 +78,11 @@ CREATE TABLE dead_letters(
     destinations TEXT NOT NULL, event_id TEXT NOT NULL, source TEXT NOT NULL, type TEXT NOT NULL,
     subject TEXT NOT NULL, key TEXT NOT NULL, time TEXT NOT NULL, content_type TEXT NOT NULL,
     dataschema TEXT NOT NULL, extensions TEXT NOT NULL, data BLOB NOT NULL,
-    referred INTEGER NOT NULL DEFAULT 0, given_up_at INTEGER NOT NULL DEFAULT 0
+    referred INTEGER NOT NULL DEFAULT 0, given_up_at INTEGER NOT NULL DEFAULT 0,
+    fingerprint TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE INDEX dead_letters_by_sequence ON dead_letters(lane, sequence);
-CREATE INDEX dead_letters_by_class ON dead_letters(destination, class, redriving);
+CREATE INDEX dead_letters_by_cause ON dead_letters(destination, class, fingerprint, redriving);
 CREATE INDEX dead_letters_redriving ON dead_letters(lane) WHERE redriving = 1;
 CREATE TABLE dropped(
     segment INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL
@@ -100,6 +106,18 @@ CREATE TABLE referred(
     PRIMARY KEY(lane, chunk)
 ) STRICT, WITHOUT ROWID;
 ";
+
+/// Format 5: dead letters have the fingerprint of their error.
+const FINGERPRINTS: &str = "
+ALTER TABLE dead_letters ADD COLUMN fingerprint TEXT NOT NULL DEFAULT '';
+DROP INDEX IF EXISTS dead_letters_by_class;
+CREATE INDEX dead_letters_by_cause ON dead_letters(destination, class, fingerprint, redriving);
+";
+
+fn give_fingerprints(file: &Transaction<'_>) -> rusqlite::Result<()> {
+    file.execute_batch(FINGERPRINTS)?;
+    letter_rows::fill_fingerprints(file)
+}
 
 /// A state file that is open for writing.
 #[derive(Debug)]

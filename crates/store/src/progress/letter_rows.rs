@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use wayhold_model::event::EventParts;
 use wayhold_model::{
     DestinationId, DestinationSet, Event, FailureClass, LaneId, Position, Sequence, StoredEvent,
-    Timestamp, hash,
+    Timestamp, error_print, hash,
 };
 
 use crate::delivery::{AttemptRecord, DeadLetter, SetAside};
@@ -40,6 +40,7 @@ struct Told {
     destination: DestinationId,
     position: Position,
     class: String,
+    fingerprint: String,
     attempts: Vec<AttemptRecord>,
     given_up_at: Timestamp,
     /// `None` where the letter refers to it.
@@ -59,6 +60,7 @@ impl LetterRow {
             destination,
             position,
             class,
+            fingerprint,
             attempts,
             given_up_at,
             event,
@@ -77,6 +79,7 @@ impl LetterRow {
             },
             at: last.map_or(given_up_at, |last| last.at),
             class,
+            fingerprint,
             attempts,
             redriving: self.redriving,
             referred: self.place.referred.is_some(),
@@ -131,11 +134,16 @@ pub(super) fn insert(
     history: &[AttemptRecord],
     seed: u64,
 ) -> rusqlite::Result<()> {
-    let (copy, class, referred, given_up_at) = match &letter.content {
-        Content::Copy(stored) => (Copy::of(stored), class_of(history), false, Timestamp::EPOCH),
-        Content::Reference { sequence, why, at } => {
-            (Copy::absent(*sequence, *at), why.class().name(), true, *at)
+    let (copy, referred, given_up_at) = match &letter.content {
+        Content::Copy(stored) => (Copy::of(stored), false, Timestamp::EPOCH),
+        Content::Reference { sequence, at, .. } => (Copy::absent(*sequence, *at), true, *at),
+    };
+    let (class, fingerprint) = match &letter.content {
+        // What was set aside and has failed since says how.
+        Content::Reference { why, .. } if history.is_empty() => {
+            (why.class().name(), why.fingerprint())
         }
+        _ => class_of(history),
     };
     let accepted_at = if referred { 0 } else { copy.accepted_at };
     let [
@@ -153,7 +161,7 @@ pub(super) fn insert(
     connection
         .prepare_cached(
             "INSERT OR REPLACE INTO dead_letters VALUES
-             (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute(params![
             id.cast_signed(),
@@ -178,6 +186,7 @@ pub(super) fn insert(
             copy.data,
             referred,
             given_up_at.as_micros().cast_signed(),
+            fingerprint,
         ])?;
     Ok(())
 }
@@ -189,23 +198,46 @@ pub(super) fn update(
     new: &[AttemptRecord],
 ) -> rusqlite::Result<()> {
     let id = id.cast_signed();
-    let known: Option<(String, String)> = connection
-        .prepare_cached("SELECT class, attempts FROM dead_letters WHERE id = ?")?
-        .query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    let (class, text) = known.unwrap_or_default();
-    let mut history = attempts::from_text(&text);
-    history.extend_from_slice(new);
+    let mut set =
+        connection.prepare_cached("UPDATE dead_letters SET redriving = ? WHERE id = ?")?;
+    set.execute(params![redriving, id])?;
     // Why it was set aside stays said until an attempt fails for good.
-    let class = match new.is_empty() {
-        true => class.as_str(),
-        false => class_of(&history),
-    };
+    if new.is_empty() {
+        return Ok(());
+    }
+    let known: Option<String> = connection
+        .prepare_cached("SELECT attempts FROM dead_letters WHERE id = ?")?
+        .query_row([id], |row| row.get(0))
+        .optional()?;
+    let mut history = attempts::from_text(&known.unwrap_or_default());
+    history.extend_from_slice(new);
+    let (class, fingerprint) = class_of(&history);
     connection
         .prepare_cached(
-            "UPDATE dead_letters SET redriving = ?, class = ?, attempts = ? WHERE id = ?",
+            "UPDATE dead_letters SET class = ?, fingerprint = ?, attempts = ? WHERE id = ?",
         )?
-        .execute(params![redriving, class, attempts::to_text(&history), id])?;
+        .execute(params![class, fingerprint, attempts::to_text(&history), id])?;
+    Ok(())
+}
+
+/// Gives letters of a file of before there were fingerprints theirs.
+pub(super) fn fill_fingerprints(connection: &Connection) -> rusqlite::Result<()> {
+    let mut set = connection.prepare("UPDATE dead_letters SET fingerprint = ? WHERE id = ?")?;
+    let mut letters = connection.prepare("SELECT id, class, attempts FROM dead_letters")?;
+    let mut rows = letters.query([])?;
+    while let Some(row) = rows.next()? {
+        let class: String = row.get(1)?;
+        let attempts = attempts::from_text(row.get_ref(2)?.as_str().unwrap_or_default());
+        let fingerprint = match (SetAside::from_class(&class), attempts.last()) {
+            (Some(why), _) => why.fingerprint(),
+            // Its class may be an outcome, which is not the attempt's.
+            (None, Some(last)) => {
+                error_print::fingerprint(&class, last.status, &last.reason, last.answer.as_deref())
+            }
+            (None, None) => error_print::fingerprint(&class, None, "", None),
+        };
+        set.execute(params![fingerprint, row.get::<_, i64>(0)?])?;
+    }
     Ok(())
 }
 
@@ -214,12 +246,15 @@ pub(super) fn timestamp(micros: i64) -> Timestamp {
     Timestamp::from_micros(micros.cast_unsigned())
 }
 
-/// The class of a letter is that of its last attempt.
-fn class_of(history: &[AttemptRecord]) -> &'static str {
-    history
-        .last()
-        .map_or(FailureClass::Unclassified, |last| last.class)
-        .name()
+/// Class and fingerprint of a letter are those of its last attempt.
+fn class_of(history: &[AttemptRecord]) -> (&'static str, String) {
+    match history.last() {
+        Some(last) => (last.class.name(), last.fingerprint()),
+        None => {
+            let class = FailureClass::Unclassified.name();
+            (class, error_print::fingerprint(class, None, "", None))
+        }
+    }
 }
 
 /// The copy of an event within a letter, as far as its checksum covers it.
@@ -341,6 +376,7 @@ fn read_told(
         destination: DestinationId(u32::try_from(column(2)?.as_i64()?).unwrap_or(u32::MAX)),
         position,
         class: column(5)?.as_str()?.to_owned(),
+        fingerprint: column(23)?.as_str()?.to_owned(),
         attempts: attempts::from_text(column(6)?.as_str()?),
         given_up_at,
         event,

@@ -20,9 +20,12 @@ mod writer;
 mod dead_letters;
 mod examine;
 mod handle;
+mod letter_queries;
 mod letter_rows;
 
-pub use dead_letters::{DeadLetters, LetterError, LetterSelection};
+pub use dead_letters::{
+    DeadLetters, EndedLetter, LetterAt, LetterError, LetterGroup, LetterQuery, LetterSelection,
+};
 pub(crate) use dead_letters::{EventSource, ProgressSource};
 pub(crate) use examine::Examined;
 pub use handle::NotDurable;

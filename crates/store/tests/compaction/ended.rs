@@ -85,6 +85,8 @@ async fn events_that_letters_refer_to_are_kept_and_sent_again() {
 
 fn refused() -> AttemptRecord {
     AttemptRecord {
+        answer: None,
+        duration: None,
         number: 1,
         at: Timestamp::from_micros(7),
         outcome: OutcomeKind::Refused,

@@ -28,8 +28,11 @@ async fn a_state_file_of_before_compaction_is_brought_to_it_and_the_accounts_hol
     drop(store);
     let state = dir.path().join("g1/s0/state-1.db");
     let file = rusqlite::Connection::open(&state).unwrap();
-    file.execute_batch("DROP TABLE compacted; PRAGMA user_version = 3")
-        .unwrap();
+    file.execute_batch(
+        "DROP TABLE compacted; DROP INDEX dead_letters_by_cause;
+         ALTER TABLE dead_letters DROP COLUMN fingerprint; PRAGMA user_version = 3",
+    )
+    .unwrap();
     drop(file);
     let stopped = StoppedStore::open(dir.path()).unwrap();
     let verified = stopped.verify(&mut |_, _, _| {}).unwrap();
@@ -52,7 +55,7 @@ async fn a_state_file_of_before_compaction_is_brought_to_it_and_the_accounts_hol
         }
         store.stop();
         drop(store);
-        assert_eq!(version(&state), 4, "{round}");
+        assert_eq!(version(&state), 5, "{round}");
     }
 }
 

@@ -59,6 +59,8 @@ pub(super) fn ended_as(how: Ending) -> State {
 
 pub(super) fn attempt(number: u32) -> AttemptRecord {
     AttemptRecord {
+        answer: None,
+        duration: None,
         number,
         at: Timestamp::from_micros(1),
         outcome: OutcomeKind::Refused,

@@ -307,6 +307,8 @@ impl<'a> Actor<'a> {
 
     fn attempt(&self, number: u32) -> AttemptRecord {
         AttemptRecord {
+            answer: None,
+            duration: None,
             number,
             at: self.clock.now(),
             outcome: OutcomeKind::Refused,

@@ -2,25 +2,17 @@
 
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
-use wayhold_model::{Outcome, Timestamp};
+use wayhold_model::Outcome;
 use wayhold_store::{AttemptRecord, Resolution, RunState};
 
 use super::LaneTask;
 use super::errand::Done;
-use crate::dispatch::attempt::{Reach, Sent, Settled};
+use crate::dispatch::attempt::{Moment, Reach, Sent, Settled};
 use crate::dispatch::dispatcher::Halt;
 use crate::dispatch::pace::Change;
 use crate::dispatch::snapshot::LastError;
 use crate::dispatch::steady::Steady;
 use crate::sink::Finished;
-
-/// The moment at which a batch of outcomes is taken, by both clocks.
-#[derive(Clone, Copy)]
-struct Moment {
-    instant: Instant,
-    now: Timestamp,
-    wall: Timestamp,
-}
 
 impl LaneTask {
     /// Takes a batch of outcomes. The deliveries among them that arrived are recorded together.
@@ -61,13 +53,7 @@ impl LaneTask {
         } else {
             0
         };
-        let (settled, reach) = sent.settle(
-            outcome,
-            &self.policy.retry,
-            moment.now,
-            moment.wall,
-            entropy,
-        );
+        let (settled, reach) = sent.settle(outcome, &self.policy.retry, moment, entropy);
         match settled {
             Settled::Delivered => {
                 self.metrics

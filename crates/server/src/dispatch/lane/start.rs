@@ -285,6 +285,8 @@ impl LaneTask {
         let (position, attempts) = (event.position, history.attempts);
         warn!(destination = self.record.name, %position, attempts, "delivery given up as a dead letter");
         let last = AttemptRecord {
+            answer: None,
+            duration: None,
             number: attempts,
             at: self.clock.now(),
             outcome: OutcomeKind::Unknown,

@@ -135,8 +135,9 @@ impl Target {
             .outcome_of(host, status)
             .unwrap_or_else(|| outcome_of_status(host, status, wait));
         let body_deadline = deadline.min(Instant::now() + ANSWER_BODY_TIMEOUT);
-        drop(timeout_at(body_deadline, read_some(response)).await);
-        outcome
+        let mut begin = Vec::new();
+        drop(timeout_at(body_deadline, read_some(response, &mut begin)).await);
+        outcome.with_answer(&begin)
     }
 
     async fn probe(&self) -> Result<String, Failure> {
@@ -149,10 +150,17 @@ impl Target {
 }
 
 /// Reads an answer's body so far that its connection may be used again; beyond that, dropping it
-/// closes the connection.
-async fn read_some(mut response: Response) {
+/// closes the connection. What is kept of a failure's answer goes to `begin`.
+async fn read_some(mut response: Response, begin: &mut Vec<u8>) {
+    let keep = if response.status().is_success() {
+        0
+    } else {
+        wayhold_model::outcome::ANSWER_BYTES_MAX
+    };
     let mut left = ANSWER_BYTES_MAX;
     while let Ok(Some(chunk)) = response.chunk().await {
+        let room = keep.saturating_sub(begin.len()).min(chunk.len());
+        begin.extend_from_slice(chunk.get(..room).unwrap_or_default());
         match left.checked_sub(chunk.len()) {
             Some(rest) => left = rest,
             None => return,

@@ -3,7 +3,7 @@
 use rusqlite::ffi;
 
 use super::*;
-use crate::delivery::SetAside;
+use crate::delivery::{DeadLetter, SetAside};
 use crate::disk::Disk;
 use crate::progress::LetterError;
 use crate::progress::handle::NotDurable;
@@ -118,19 +118,26 @@ fn a_damaged_file_is_kept_aside_and_its_letters_are_saved() {
     );
 }
 
+/// Takes fingerprints out of a file, which version 5 brought.
+const WITHOUT_FINGERPRINTS: &str = "
+    DROP INDEX dead_letters_by_cause;
+    ALTER TABLE dead_letters DROP COLUMN fingerprint;
+    CREATE INDEX dead_letters_by_class ON dead_letters(destination, class, redriving);";
+
 /// Makes the file of a stopped shard one that the first version wrote.
 fn to_format_1(shard: &Shard) {
     let path = shard.folder.path().join("state-1.db");
     rusqlite::Connection::open(path)
         .unwrap()
-        .execute_batch(
-            "ALTER TABLE dead_letters DROP COLUMN given_up_at;
+        .execute_batch(&format!(
+            "{WITHOUT_FINGERPRINTS}
+             ALTER TABLE dead_letters DROP COLUMN given_up_at;
              ALTER TABLE dead_letters DROP COLUMN referred;
              DROP TABLE referred;
              DROP TABLE owner;
              DROP TABLE compacted;
              PRAGMA user_version = 1; PRAGMA wal_checkpoint(TRUNCATE);",
-        )
+        ))
         .unwrap();
 }
 
@@ -169,6 +176,32 @@ fn a_file_of_the_first_version_keeps_everything_and_takes_letters_of_the_second(
         assert_eq!(letters[1].at, Timestamp::from_micros(70));
         assert_eq!(shard.progress.totals(LANE).dead, 2);
     }
+}
+
+#[test]
+fn letters_of_before_there_were_fingerprints_are_given_theirs() {
+    let shard = Shard::new();
+    shard.settle(5, dead(1));
+    aside(&shard, 6);
+    let before = shard.letters().list(None, None, 9).unwrap();
+    shard.progress.stop();
+    let path = shard.folder.path().join("state-1.db");
+    rusqlite::Connection::open(path)
+        .unwrap()
+        .execute_batch(&format!(
+            "{WITHOUT_FINGERPRINTS} PRAGMA user_version = 4; PRAGMA wal_checkpoint(TRUNCATE);"
+        ))
+        .unwrap();
+    let shard = shard.reopen();
+    assert!(shard.opened.findings.is_empty(), "{:?}", shard.opened);
+    let after = shard.letters().list(None, None, 9).unwrap();
+    let prints = |letters: &[DeadLetter]| -> Vec<String> {
+        let prints = letters.iter();
+        prints.map(|letter| letter.fingerprint.clone()).collect()
+    };
+    assert_eq!(prints(&after), prints(&before));
+    assert_ne!(after[0].fingerprint, after[1].fingerprint);
+    assert!(after.iter().all(|letter| letter.fingerprint.len() == 12));
 }
 
 #[test]

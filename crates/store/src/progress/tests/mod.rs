@@ -150,6 +150,8 @@ fn event(sequence: u64) -> Arc<StoredEvent> {
 
 fn attempt(number: u32) -> AttemptRecord {
     AttemptRecord {
+        answer: None,
+        duration: None,
         number,
         at: Timestamp::from_micros(u64::from(number) * 10),
         outcome: OutcomeKind::Refused,
