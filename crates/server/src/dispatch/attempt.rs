@@ -106,10 +106,13 @@ impl Sent {
         self.history.attempts.saturating_add(1)
     }
 
-    /// What becomes of it, and of its destination: `wall` and how long it took go into the record.
+    /// What becomes of it, and of its destination: `wall` and how long it took go into the record. One that is
+    /// not `trusted` was sent before the destination was resumed, or changed: it stops nothing, and is sent
+    /// again as if it had been put off.
     pub(super) fn settle(
         &self,
         outcome: &Outcome,
+        trusted: bool,
         policy: &RetryPolicy,
         Moment { instant, now, wall }: Moment,
         entropy: u64,
@@ -154,7 +157,7 @@ impl Sent {
         match verdict {
             Verdict::Settle => (Settled::Delivered, Reach::Delivery),
             Verdict::DeadLetter => (Settled::Dead(record), Reach::Delivery),
-            Verdict::Disable => (Settled::Dead(record), Reach::Disables),
+            Verdict::Disable if trusted => (Settled::Dead(record), Reach::Disables),
             Verdict::Retry { at, counts } => {
                 let counted = History {
                     attempts: number,
@@ -164,9 +167,14 @@ impl Sent {
                 let after = if counts { counted } else { put_off };
                 (Settled::Again { at, record, after }, Reach::Delivery)
             }
-            Verdict::Pause => {
+            Verdict::Pause | Verdict::Disable => {
                 let (at, after) = (now, put_off);
-                (Settled::Again { at, record, after }, Reach::Pauses)
+                let reach = if trusted {
+                    Reach::Pauses
+                } else {
+                    Reach::Delivery
+                };
+                (Settled::Again { at, record, after }, reach)
             }
         }
     }

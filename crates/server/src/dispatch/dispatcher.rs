@@ -388,8 +388,19 @@ impl Inner {
         by: String,
         reason: Option<String>,
     ) -> Result<DestinationRecord, DispatchError> {
-        let id = self.lane_named(&name)?;
         let _one_at_a_time = self.changes.lock().await;
+        self.record_run_state(name, state, by, reason).await
+    }
+
+    /// Records it and lets the lane know, one change at a time.
+    async fn record_run_state(
+        &self,
+        name: String,
+        state: RunState,
+        by: String,
+        reason: Option<String>,
+    ) -> Result<DestinationRecord, DispatchError> {
+        let id = self.lane_named(&name)?;
         let store = self.around.store.clone();
         let change = move || {
             store
@@ -443,6 +454,8 @@ pub(super) struct Halt {
     pub(super) destination: String,
     pub(super) state: RunState,
     pub(super) reason: String,
+    /// Whether no operator has decided otherwise since.
+    pub(super) stands: Arc<AtomicBool>,
 }
 
 /// Most of these that wait to be recorded: a lane stops once and then waits to be resumed, so more only wait
@@ -459,25 +472,21 @@ async fn record_halts(dispatcher: Weak<Inner>, mut halted: mpsc::Receiver<Halt>)
             destination,
             state,
             reason,
+            stands,
         } = halt;
-        // Whoever stopped it further meanwhile stands.
+        let _one_at_a_time = inner.changes.lock().await;
+        // Whoever decided otherwise meanwhile, or stopped it further, stands.
         let is_further = |record: &DestinationRecord| {
             let further = [RunState::Disabled, RunState::Retired];
             record.name == destination && further.contains(&record.state)
         };
-        if inner
-            .around
-            .store
-            .catalog()
-            .destinations()
-            .iter()
-            .any(is_further)
-        {
+        let mut records = inner.around.store.catalog().destinations().into_iter();
+        if !stands.load(Ordering::Acquire) || records.any(|record| is_further(&record)) {
             continue;
         }
         let name = destination.clone();
         let recorded = inner
-            .change_run_state(name, state, ITSELF.to_owned(), Some(reason))
+            .record_run_state(name, state, ITSELF.to_owned(), Some(reason))
             .await;
         if let Err(error) = recorded {
             warn!(destination, %error, "that the destination stopped is not on record");

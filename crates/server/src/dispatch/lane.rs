@@ -15,6 +15,7 @@ mod start;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -25,7 +26,7 @@ use wayhold_model::backoff::{Backoff, Waits};
 use wayhold_model::breaker::BreakerPolicy;
 use wayhold_model::verdict::{Patience, RetryPolicy};
 use wayhold_model::{Clock, Position, Timestamp};
-use wayhold_store::{DeadLetter, Delivery, DestinationRecord, Lane, LaneHandle};
+use wayhold_store::{DeadLetter, Delivery, DestinationRecord, Lane, LaneHandle, RunState};
 
 use self::errand::{Away, Chosen, Done};
 use super::attempt::{Flight, Prepared};
@@ -178,6 +179,11 @@ pub(super) struct LaneTask {
 
     commands: mpsc::Receiver<Command>,
     halts: mpsc::Sender<Halt>,
+    // Whether the lane's own last stop still stands, as long as it is not on record.
+    own_stop: Option<Arc<AtomicBool>>,
+    // Answers to what was sent before say nothing of whether the destination may run: somebody resumed it, or
+    // it goes by a newer version.
+    trusted_from: Option<Instant>,
     stop_by: Option<Instant>,
     // Whether the sink ever panicked while it was handed attempts.
     sink_panicked: bool,
@@ -259,6 +265,8 @@ impl LaneTask {
             unsynced: 0,
             commands,
             halts,
+            own_stop: None,
+            trusted_from: None,
             stop_by: None,
             sink_panicked: false,
             rewinding: false,
@@ -377,6 +385,13 @@ impl LaneTask {
                     reason = record.reason,
                     "run state changed"
                 );
+                // An operator's word is the last one, also over a stop that is still on its way to the record.
+                if let Some(stands) = self.own_stop.take() {
+                    stands.store(false, Ordering::Release);
+                }
+                if record.state == RunState::Running {
+                    self.trusted_from = Some(Instant::now());
+                }
                 self.record = record;
                 done.send(()).ok();
             }

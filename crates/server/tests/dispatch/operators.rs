@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::sleep;
 use wayhold::dispatch::LaneState;
-use wayhold_model::Outcome;
+use wayhold_model::{Failure, FailureClass, Outcome};
 use wayhold_store::{DeliveryState, RunState};
 
 use crate::destination::{Answer, Scripted, number_of};
@@ -216,5 +217,64 @@ async fn after_a_kill_only_what_was_under_way_comes_again_and_the_bound_is_told(
     assert_eq!(snapshot.repeats_possible, 10);
     successor.assert_identity();
     successor.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_sent_before_a_resume_stops_nothing_after_it() {
+    for class in [FailureClass::Auth, FailureClass::Gone] {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = Scripted::new(|_, _| Answer::Never);
+        let server = Server::start(folder.path(), vec![("a", policy(), Arc::clone(&sink))]).await;
+        server.accept((0..4).map(|id| keyed(id, 4))).await;
+        until("all are in flight", || sink.arrivals().len() == 4).await;
+        server.dispatcher.pause("a", "ada", None).await.unwrap();
+        server.dispatcher.resume("a", "ada", None).await.unwrap();
+        // What comes from now on is delivered; what was in flight before still meets the old refusal.
+        *sink.script.lock().unwrap() = Box::new(|_, _| Answer::Ends(Outcome::Delivered));
+        for attempt in sink.unanswered.lock().unwrap().drain(..) {
+            attempt.finish(Outcome::Refused(Failure::new(
+                class,
+                "with what was there before",
+            )));
+        }
+        until("all is delivered", || server.pending() == 0).await;
+        let totals = server.store.totals(server.ids[0]);
+        assert_eq!((totals.delivered, totals.dead), (4, 0), "{class:?}");
+        let record = server.store.catalog().destination(server.ids[0]).unwrap();
+        assert_eq!(record.state, RunState::Running, "{class:?}");
+        server.assert_identity();
+        server.stop().await;
+    }
+}
+
+/// Whichever of the two is on record first: a resume that an operator was told of is not undone by a stop from
+/// before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resume_that_crosses_the_lanes_own_pause_ends_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let forbidden = Arc::new(AtomicBool::new(true));
+    let answers = Arc::clone(&forbidden);
+    let sink = Scripted::new(move |_, _| match answers.load(Ordering::SeqCst) {
+        true => Answer::Ends(Outcome::Refused(Failure::new(FailureClass::Auth, "no"))),
+        false => Answer::Ends(Outcome::Delivered),
+    });
+    let server = Server::start(folder.path(), vec![("a", policy(), Arc::clone(&sink))]).await;
+    let id = server.ids[0];
+    for round in 0..200 {
+        forbidden.store(true, Ordering::SeqCst);
+        server.accept((0..3).map(|n| keyed(round * 3 + n, 3))).await;
+        // The lane stops at once, and is resumed before or after that is on record.
+        while server.dispatcher.snapshot(id).await.unwrap().state != LaneState::Paused {
+            tokio::task::yield_now().await;
+        }
+        forbidden.store(false, Ordering::SeqCst);
+        let record = server.dispatcher.resume("a", "ada", None).await.unwrap();
+        assert_eq!(record.state, RunState::Running);
+        until("all is delivered", || server.pending() == 0).await;
+        let record = server.store.catalog().destination(id).unwrap();
+        assert_eq!(record.state, RunState::Running, "round {round}");
+    }
+    server.assert_identity();
     server.stop().await;
 }

@@ -48,6 +48,7 @@ impl LaneTask {
         self.order.follow(OrderPolicy::of(&policy));
         self.policy = policy;
         self.sink_panicked = false;
+        self.trusted_from = Some(Instant::now());
         if sink.is_exclusive() && !self.former.is_empty() {
             self.next = Some(sink);
         } else {

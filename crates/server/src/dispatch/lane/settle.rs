@@ -1,5 +1,8 @@
 //! How a lane takes outcomes: each is judged, recorded in the store, and told to order and pace.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 use wayhold_model::Outcome;
@@ -53,7 +56,8 @@ impl LaneTask {
         } else {
             0
         };
-        let (settled, reach) = sent.settle(outcome, &self.policy.retry, moment, entropy);
+        let trusted = self.trusted_from.is_none_or(|from| sent.at >= from);
+        let (settled, reach) = sent.settle(outcome, trusted, &self.policy.retry, moment, entropy);
         match settled {
             Settled::Delivered => {
                 self.metrics
@@ -137,10 +141,13 @@ impl LaneTask {
         self.record.state = state;
         self.record.since = moment.wall;
         self.record.reason = Some(reason.clone());
+        let stands = Arc::new(AtomicBool::new(true));
+        self.own_stop = Some(Arc::clone(&stands));
         let halt = Halt {
             destination: self.record.name.clone(),
             state,
             reason,
+            stands,
         };
         let halts = self.halts.clone();
         // Nobody takes it once the server stops: then the next start finds out again.
