@@ -14,6 +14,22 @@ pub struct DestinationId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneId(pub u32);
 
+/// Lanes of replays are told from those of destinations by this bit, so that neither takes numbers from the other.
+const OF_REPLAY: u32 = 1 << 31;
+
+impl LaneId {
+    /// The lane of a replay.
+    pub fn of_replay(replay: u64) -> Self {
+        // Replays are begun by hand: nobody begins two thousand million of them.
+        Self(OF_REPLAY | u32::try_from(replay).unwrap_or(u32::MAX))
+    }
+
+    /// Number of the replay that it is the lane of; `None` for a destination's own.
+    pub fn replay(self) -> Option<u64> {
+        (self.0 & OF_REPLAY != 0).then(|| u64::from(self.0 & !OF_REPLAY))
+    }
+}
+
 /// Number of a shard within its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(pub u16);
@@ -151,6 +167,14 @@ mod tests {
             };
             assert_eq!(position.to_string().parse(), Ok(position));
         }
+    }
+
+    #[test]
+    fn a_lane_of_a_replay_is_no_destinations() {
+        for replay in [0, 1, 77] {
+            assert_eq!(LaneId::of_replay(replay).replay(), Some(replay));
+        }
+        assert_eq!((LaneId(1).replay(), LaneId(77).replay()), (None, None));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::config::{Config, ConfigPlace, Loaded, ShownValue};
 use crate::dispatch::{Dispatcher, LaneSnapshot, Service, Surroundings, Target};
 use crate::http::SharedLimits;
 use crate::ingest::{Accept, Admission, Rules};
-use crate::redelivery::Letters;
+use crate::redelivery::{Letters, Replays};
 use crate::sink::{self, Sink};
 use crate::telemetry::accounting::Accounting;
 use crate::telemetry::metrics::Metrics;
@@ -45,6 +45,8 @@ pub struct App {
     pub dispatcher: Dispatcher,
     /// Dead letters, and what operators do with them.
     pub letters: Letters,
+    /// Old events that are delivered anew.
+    pub replays: Replays,
     /// Copies of the store.
     pub backups: Arc<Backups>,
     /// Who may do what.
@@ -53,7 +55,7 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
-    in_force: ArcSwap<InForce>,
+    in_force: Arc<ArcSwap<InForce>>,
     /// Where that is read from, and read again.
     place: ConfigPlace,
     // Held by a reload from reading the file to its end.
@@ -73,6 +75,16 @@ pub struct InForce {
     /// Since when.
     pub since: Timestamp,
     sinks: BTreeMap<String, Arc<dyn Sink>>,
+}
+
+impl InForce {
+    /// How a destination is served; `None` where it is not configured.
+    fn service(&self, name: &str) -> Option<Service> {
+        Some(Service {
+            policy: self.config.destination(name)?.delivery.clone(),
+            sink: Arc::clone(self.sinks.get(name)?),
+        })
+    }
 }
 
 /// What the server takes from outside.
@@ -162,6 +174,14 @@ impl App {
         let rules = Rules::new(&config, |name| id_of(&records, name.as_str()));
         let admission = Admission::new(&config, |name| id_of(&records, name.as_str()));
         admission.watch(&store, Arc::clone(&ports.clock));
+        let limits = SharedLimits::from(&config.limits);
+        let in_force = Arc::new(ArcSwap::from_pointee(InForce {
+            config,
+            values,
+            since: ports.clock.now(),
+            sinks,
+        }));
+        let followed = Arc::clone(&in_force);
         Ok(Arc::new(Self {
             accept: Accept::new(
                 store.clone(),
@@ -177,15 +197,11 @@ impl App {
                 Arc::clone(&ports.clock),
             ),
             letters: Letters::new(store.clone(), dispatcher.clone(), Arc::clone(&ports.clock)),
+            replays: Replays::start(around, Arc::new(move |name| followed.load().service(name))),
             backups: Arc::new(Backups::new(store.clone(), Arc::clone(&ports.clock))),
             started_at: ports.clock.now(),
-            limits: SharedLimits::from(&config.limits),
-            in_force: ArcSwap::from_pointee(InForce {
-                config,
-                values,
-                since: ports.clock.now(),
-                sinks,
-            }),
+            limits,
+            in_force,
             place,
             reloading: tokio::sync::Mutex::new(()),
             clock: ports.clock,
@@ -207,7 +223,7 @@ impl App {
     pub async fn stop(&self, grace: Duration) {
         self.announce_stop();
         wayhold_store::failpoint!("stop.begun");
-        self.dispatcher.stop(grace).await;
+        tokio::join!(self.replays.stop(grace), self.dispatcher.stop(grace));
         wayhold_store::failpoint!("stop.lanes-stopped");
         let store = self.store.clone();
         // An interrupted stop was logged; the next start recovers, as after a crash.

@@ -152,6 +152,8 @@ pub struct DeadLetter {
     pub redriving: bool,
     /// Whether it refers to its event and has no copy.
     pub referred: bool,
+    /// The replay that gave it up; `None` for the event's own delivery.
+    pub replay: Option<u64>,
 }
 
 /// Where one delivery of an event stands.

@@ -273,7 +273,7 @@ impl LaneHandle {
         let mut letters = Vec::new();
         for shard in self.shards.now().all() {
             let event = |position: Position| shard.event(position.sequence.0).ok()?;
-            letters.extend(shard.progress.redriving(self.id, &event)?);
+            letters.extend(shard.progress.redriving(self.destination, &event)?);
         }
         letters.sort_unstable_by_key(|letter| letter.id);
         Ok(letters)

@@ -369,6 +369,33 @@ fn held_segments(shard: &Shard) -> Vec<Arc<Segment>> {
     held
 }
 
+impl Shard {
+    /// Whether everything of a time that was accepted here is still held.
+    pub(crate) fn holds_all(&self, range: TimeRange) -> bool {
+        let disk = self.disk.as_ref();
+        let oldest = |segment: &Segment| segment.oldest(disk).ok().flatten().unwrap_or(0);
+        let known = self.known();
+        let (first, begun) = match known.iter().find(|segment| segment.rows() > 0) {
+            Some(first) => (first.span().map_or(0, |(first, _)| first), oldest(first)),
+            None => (self.newest.load(Ordering::Acquire) + 1, u64::MAX),
+        };
+        // Of what lies before the first segment that is known, only that it is older is known.
+        if first > 1 && range.from.as_micros() < begun {
+            return false;
+        }
+        let held: Vec<u64> = held_segments(self)
+            .iter()
+            .map(|segment| segment.number())
+            .collect();
+        let is_whole =
+            |segment: &Segment| held.contains(&segment.number()) && !segment.is_compacted();
+        known
+            .iter()
+            .filter(|segment| segment.rows() > 0 && !is_whole(segment))
+            .all(|segment| !range.meets(oldest(segment), segment.newest()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

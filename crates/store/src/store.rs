@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use wayhold_model::{Clock, DestinationId, LaneId, Position, hash};
+use wayhold_model::{Clock, DestinationId, LaneId, Position, StoredEvent, hash};
 
 use crate::backlog::BacklogMeter;
 use crate::caretaker;
 use crate::catalog::{Catalog, CatalogError};
-use crate::delivery::{DeliveryState, LaneTotals};
+use crate::delivery::{AttemptRecord, DeliveryState, LaneTotals};
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, ReadError};
 use crate::figures::{Figures, Found, Health, Recovery};
 use crate::lane::Lane;
 use crate::opening::{Ground, Opened, lock_directory, unusable};
 use crate::options::Options;
-use crate::progress::{DeadLetters, EventSource, LetterError, ProgressSource};
+use crate::progress::{DeadLetters, EventSource, LetterError, NotDurable, ProgressSource};
 use crate::reshard::Changing;
 use crate::scan::{Scan, ScanOrder, ScanPlace, TimeRange};
 use crate::shard::core::{Bells, Shard};
@@ -225,6 +225,57 @@ impl Store {
     /// order and range had come to.
     pub fn scan(&self, order: ScanOrder, range: TimeRange, place: Option<ScanPlace>) -> Scan {
         Scan::new(Arc::clone(&self.inner.shards), order, range, place)
+    }
+
+    /// Whether everything that was accepted in a time is still held; `false` also where nobody can tell any more.
+    pub fn holds_all(&self, range: TimeRange) -> bool {
+        let map = self.inner.shards.map();
+        // What generations that are retired held is gone.
+        let begun = self.inner.catalog.generations();
+        let begun = begun.first().filter(|first| first.generation.0 > 1);
+        begun.is_none_or(|first| first.since <= range.from)
+            && map.all().all(|shard| shard.holds_all(range))
+    }
+
+    /// Whether an event's own delivery to a destination is not resolved yet.
+    pub fn owes(&self, event: &StoredEvent, destination: DestinationId) -> bool {
+        let position = event.position;
+        let map = self.inner.shards.map();
+        let (Some(shard), Some(lane)) = (map.of(position), self.inner.lane_of(destination)) else {
+            return false;
+        };
+        let is_resolved = || {
+            shard
+                .progress
+                .view(lane, |view| view.is_resolved(position.sequence))
+        };
+        event.destinations.contains(destination) && !is_resolved()
+    }
+
+    /// Keeps a delivery that a replay gave up as a dead letter, beside every account; durable within 25 ms.
+    pub fn give_up_replayed(
+        &self,
+        replay: u64,
+        destination: DestinationId,
+        event: &Arc<StoredEvent>,
+        last: AttemptRecord,
+    ) {
+        if let Some(shard) = self.inner.shards.map().of(event.position) {
+            let lane = LaneId::of_replay(replay);
+            shard
+                .progress
+                .give_up_replayed(lane, destination, event, last);
+        }
+    }
+
+    /// Waits until all progress and letters recorded before are synced. Blocking.
+    ///
+    /// # Errors
+    /// The store stopped, or the disk takes nothing.
+    pub fn durable(&self) -> Result<(), NotDurable> {
+        let map = self.inner.shards.map();
+        map.all()
+            .try_for_each(|shard| shard.progress.durable_soon())
     }
 
     /// Where one delivery stands; may read the disk.

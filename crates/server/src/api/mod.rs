@@ -18,6 +18,7 @@ pub mod dead_letters;
 pub mod destinations;
 pub mod explain;
 pub mod health;
+pub mod replays;
 pub mod shards;
 pub mod status;
 pub mod tokens;

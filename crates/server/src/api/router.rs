@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Router;
 
 use super::{
-    audit, backups, config, dead_letters, destinations, explain, health, lookup, shards, status,
-    tokens,
+    audit, backups, config, dead_letters, destinations, explain, health, lookup, replays, shards,
+    status, tokens,
 };
 use crate::app::App;
 use crate::http::{pages, unserved};
@@ -18,6 +18,7 @@ pub fn api(app: &Arc<App>) -> Router {
         .merge(destinations::routes())
         .merge(explain::routes())
         .merge(dead_letters::routes())
+        .merge(replays::routes())
         .merge(shards::routes())
         .merge(status::routes())
         .merge(tokens::routes())

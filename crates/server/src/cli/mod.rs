@@ -20,6 +20,7 @@ pub mod destinations;
 pub mod drill;
 pub mod events;
 pub mod health;
+pub mod replays;
 pub mod send;
 pub mod serve;
 pub mod shards;
@@ -59,6 +60,7 @@ enum Command {
     Destinations(destinations::Destinations),
     #[command(alias = "dlq")]
     DeadLetters(dead_letters::DeadLetters),
+    Replays(replays::Replays),
     Shards(shards::Shards),
     Tokens(tokens::Tokens),
     Audit(audit::Audit),
@@ -85,6 +87,7 @@ impl Command {
             Self::Events(events) => block_on(events.run(output)),
             Self::Destinations(destinations) => block_on(destinations.run(output)),
             Self::DeadLetters(dead_letters) => block_on(dead_letters.run(output)),
+            Self::Replays(replays) => block_on(replays.run(output)),
             Self::Shards(shards) => block_on(shards.run(output)),
             Self::Tokens(tokens) => block_on(tokens.run(output)),
             Self::Audit(audit) => block_on(audit.run(output)),

@@ -95,6 +95,17 @@ pub struct DeliveryPolicy {
     pub max_blocked_keys: usize,
 }
 
+/// Most attempts of a replay in flight, however many the destination takes.
+pub const REPLAY_CONCURRENCY_MAX: usize = 64;
+
+impl DeliveryPolicy {
+    /// Attempts of a replay that the destination may have in flight beside its own `concurrency`: a quarter of those,
+    /// so that four of its own go with each, and at least one.
+    pub fn replay_concurrency(&self) -> usize {
+        (self.concurrency / 4).clamp(1, REPLAY_CONCURRENCY_MAX)
+    }
+}
+
 /// What a failed delivery means for later events of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {

@@ -37,6 +37,7 @@ pub struct Target {
 }
 
 /// How a destination is served.
+#[derive(Clone)]
 pub struct Service {
     /// When and how often it is tried.
     pub policy: DeliveryPolicy,
@@ -557,7 +558,9 @@ pub(super) fn holds_of(
             return Ok(held);
         };
         after = Some(last.id);
-        let dead = letters.iter().filter(|letter| !letter.redriving);
+        // What a replay gave up holds nobody.
+        let holds = |letter: &&DeadLetter| !letter.redriving && letter.replay.is_none();
+        let dead = letters.iter().filter(holds);
         held.extend(dead.map(|letter| (letter.event.position, letter.event.key_hash)));
     }
 }

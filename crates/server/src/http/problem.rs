@@ -16,7 +16,7 @@ use crate::backups::BeginError;
 use crate::blocking::Interrupted;
 use crate::dispatch::DispatchError;
 use crate::ingest::{Accepted, Refusal, Refused};
-use crate::redelivery::RedeliveryError;
+use crate::redelivery::{RedeliveryError, ReplayError};
 
 /// What went wrong, by what the client should do about it. Closed: a new type is a new reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -409,9 +409,10 @@ impl From<CatalogError> for Problem {
         let detail = error.to_string();
         match error {
             CatalogError::NotFound { .. } => Self::new(ProblemType::NotFound, detail),
-            CatalogError::Exists { .. } | CatalogError::Retired => {
-                Self::new(ProblemType::StateConflict, detail)
-            }
+            CatalogError::Exists { .. }
+            | CatalogError::Retired
+            | CatalogError::InTheWay { .. }
+            | CatalogError::HasEnded { .. } => Self::new(ProblemType::StateConflict, detail),
             CatalogError::NoSpace => Self::new(ProblemType::NoSpace, detail),
             // Paths of the server's disk are for its log, which has them already.
             CatalogError::Closed { .. }
@@ -512,6 +513,25 @@ impl From<CreateError> for Problem {
         match error {
             CreateError::Randomness => Self::new(ProblemType::Unavailable, error.to_string()),
             CreateError::Catalog(error) => error.into(),
+        }
+    }
+}
+
+impl From<ReplayError> for Problem {
+    fn from(error: ReplayError) -> Self {
+        let detail = error.to_string();
+        let invalid =
+            |field: &str| Self::new(ProblemType::InvalidRequest, &detail).with("field", field);
+        match error {
+            ReplayError::Selection(error) => invalid(&format!("select.{}", error.field)),
+            ReplayError::Rate(_) => invalid("rate"),
+            ReplayError::Nowhere => invalid("destination"),
+            ReplayError::Unknown { .. } => Self::new(ProblemType::NotFound, detail),
+            ReplayError::Unserved { .. } => Self::new(ProblemType::StateConflict, detail),
+            ReplayError::TooMany => Self::new(ProblemType::TooLarge, detail),
+            ReplayError::Read(error) => error.into(),
+            ReplayError::Catalog(error) => error.into(),
+            ReplayError::Stopping => Self::new(ProblemType::Stopping, detail),
         }
     }
 }

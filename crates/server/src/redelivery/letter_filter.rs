@@ -144,6 +144,7 @@ mod tests {
             attempts: vec![attempt],
             redriving: false,
             referred: false,
+            replay: None,
         }
     }
 

@@ -1,9 +1,12 @@
-//! Delivery again: dead letters, shown, redriven and discarded; and which events are meant where many are.
+//! Delivery again. A redrive is the same delivery once more: dead letters, shown, redriven and discarded. A replay is a
+//! new delivery of an old event, which changes nothing of its first.
 
 pub mod letter_filter;
 pub mod letters;
 pub mod many;
+pub mod replays;
 pub mod selection;
 
 pub use letter_filter::LettersMeant;
 pub use letters::{Letters, RedeliveryError};
+pub use replays::{ReplayError, Replays};

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use wayhold_model::condition::Condition;
+use wayhold_model::filter::Filter;
 use wayhold_model::{DestinationId, StoredEvent, Timestamp};
 use wayhold_store::TimeRange;
 
 use crate::config::quantity::parse_duration;
 
-/// Most ids that one selection names: a request of that many still fits into the body of an operator's request.
-/// Who means more of them selects by time, type or condition.
-pub const IDS_MAX: usize = 1_000;
+/// Most ids that one selection names: so many of 60 bytes fit into the body of an operator's request. Who means
+/// more of them selects by time, type or condition.
+pub const IDS_MAX: usize = 256;
 
 /// A selection as it is asked for and kept. Every part narrows it; without any it means everything that is held.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct SelectionText {
     /// Of exactly this ordering key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// For which this condition holds, in CEL as in routes. One that has no answer for an event does not hold.
+    /// For which this holds, in CEL over attributes and `data`. What has no answer for an event does not hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
     /// With one of these ids, or at one of these positions.
@@ -58,7 +58,7 @@ pub struct Selection {
     kind: Option<String>,
     source: Option<String>,
     key: Option<String>,
-    condition: Option<Condition>,
+    filter: Option<Filter>,
     ids: BTreeSet<String>,
     owed_to: Option<DestinationId>,
 }
@@ -97,13 +97,17 @@ impl Selection {
                 expected: format!("expected at most {IDS_MAX}, got {}", text.ids.len()),
             });
         }
-        let condition = text.filter.as_deref().map(Condition::compile).transpose();
+        let filter = text
+            .filter
+            .as_deref()
+            .map(|text| Filter::compile(text, &[]))
+            .transpose();
         Ok(Self {
             range,
             kind: text.kind.clone(),
             source: text.source.clone(),
             key: text.key.clone(),
-            condition: condition.map_err(|error| InvalidSelection {
+            filter: filter.map_err(|error| InvalidSelection {
                 field: "filter",
                 expected: error.to_string(),
             })?,
@@ -119,6 +123,12 @@ impl Selection {
             owed_to: destination,
             ..self
         }
+    }
+
+    /// Of those only events of this time, which takes the place of the one that was asked for.
+    #[must_use]
+    pub fn within(self, range: TimeRange) -> Self {
+        Self { range, ..self }
     }
 
     /// The time that it is about.
@@ -151,9 +161,9 @@ impl Selection {
                 .is_none_or(|key| event.key() == Some(key))
             && is_named()
             && self
-                .condition
+                .filter
                 .as_ref()
-                .is_none_or(|condition| condition.holds(event).unwrap_or(false))
+                .is_none_or(|filter| filter.holds(event).unwrap_or(false))
     }
 }
 
@@ -186,6 +196,8 @@ mod tests {
             kind: "order.created",
             subject: "4",
             key: "k",
+            content_type: "application/json",
+            data: bytes::Bytes::from_static(br#"{"total":4}"#),
             ..EventParts::default()
         };
         StoredEvent {
@@ -230,6 +242,8 @@ mod tests {
                 true,
             ),
             (r#"{"filter":"subject == '5'"}"#, false),
+            (r#"{"filter":"data.total > 3"}"#, true),
+            (r#"{"filter":"data.total > 4"}"#, false),
             // Without an answer it does not hold, rather than end the whole list.
             (r#"{"filter":"int(source) > 3"}"#, false),
         ] {
@@ -247,7 +261,7 @@ mod tests {
             (r#"{"from":"yesterday"}"#, "from"),
             (r#"{"until":"5 parsecs"}"#, "until"),
             (r#"{"from":"1h","until":"2h"}"#, "until"),
-            (r#"{"filter":"data.total > 3"}"#, "filter"),
+            (r#"{"filter":"type =="}"#, "filter"),
             (many.as_str(), "ids"),
         ] {
             assert_eq!(read(json).unwrap_err().field, field, "{json}");

@@ -27,7 +27,8 @@ pub fn build(
     config: &DestinationConfig,
     clock: &Arc<dyn Clock>,
 ) -> Result<Arc<dyn Sink>, BuildError> {
-    let window = config.delivery.concurrency;
+    let delivery = &config.delivery;
+    let window = delivery.concurrency + delivery.replay_concurrency();
     Ok(match &config.sink {
         SinkConfig::Null => Arc::new(NullSink),
         SinkConfig::File(config) => Arc::new(FileSink::start(config, window)?),

@@ -30,6 +30,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::http::HeaderName;
 use tokio::sync::mpsc;
 use wayhold_model::{Event, Failure, FailureClass, Outcome, StoredEvent};
 
@@ -37,6 +38,9 @@ pub use build::{BuildError, build};
 pub use known::Known;
 pub use meaning::meaning;
 pub use preview::{MASK, Preview};
+
+/// The header of HTTP that tells which replay a request belongs to.
+pub const REPLAY_HEADER: HeaderName = HeaderName::from_static("wayhold-replay");
 
 /// A future that a trait object can return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -81,6 +85,9 @@ pub struct Attempt {
     /// How long the destination may take to answer, from submission.
     pub timeout: Duration,
     known: Option<Known>,
+    /// The replay that it is made for; `None` for the event's own delivery. Where the protocol has a place for it,
+    /// the destination is told.
+    pub replay: Option<u64>,
     done: Option<Done>,
 }
 
@@ -114,6 +121,7 @@ impl Attempt {
             number,
             timeout,
             known: None,
+            replay: None,
             done: Some(Done { token, finished }),
         }
     }
@@ -129,6 +137,13 @@ impl Attempt {
     /// may have taken an earlier event of the key for sent that is not.
     pub fn is_informed(&self) -> bool {
         self.known.as_ref().is_none_or(Known::is_whole)
+    }
+
+    /// The same, made for a replay.
+    #[must_use]
+    pub fn of_replay(mut self, replay: u64) -> Self {
+        self.replay = Some(replay);
+        self
     }
 
     /// Reports how the attempt ended. Never blocks, callable from any thread.

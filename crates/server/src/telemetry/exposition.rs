@@ -130,6 +130,12 @@ fn attempts(page: &mut Page<'_>, all: &[(Box<str>, Arc<DestinationMetrics>)]) ->
         all.iter()
             .map(|(name, metrics)| (of(name), metrics.repeats.get())),
     )?;
+    page.counter(
+        "replayed",
+        "Events that replays delivered, apart from attempts and accounting",
+        all.iter()
+            .map(|(name, metrics)| (of(name), metrics.replayed.get())),
+    )?;
     page.histogram(
         "attempt_duration_seconds",
         "From an attempt's submission to its outcome",

@@ -148,6 +148,8 @@ pub struct DestinationMetrics {
     pub repeats: Counter,
     /// Attempts that delivered.
     pub delivered: Counter,
+    /// Events that replays delivered; not among the attempts.
+    pub replayed: Counter,
     // By outcome and class; made when the first of them ends, and failures have time for a lock.
     failed: Mutex<BTreeMap<(OutcomeKind, FailureClass), Counter>>,
 }
@@ -159,6 +161,7 @@ impl Default for DestinationMetrics {
             delivery_latency: Histogram::new(LONG_BOUNDS),
             repeats: Counter::default(),
             delivered: Counter::default(),
+            replayed: Counter::default(),
             failed: Mutex::default(),
         }
     }

@@ -99,7 +99,7 @@ fn events_are_listed_newest_first_page_by_page_and_by_every_part_of_a_selection(
 
     for (query, field) in [
         ("from=yesterday", "from"),
-        ("filter=data.total", "filter"),
+        ("filter=type%20%3D%3D", "filter"),
         ("id=3&type=order.paid", "id"),
     ] {
         let answer = server.ask("GET", &format!("/v1/events?{query}"), &[], b"");

@@ -25,6 +25,7 @@ mod limits;
 mod lost_answers;
 mod network_faults;
 mod reload;
+mod replays;
 mod rescue;
 mod retention;
 mod shards;

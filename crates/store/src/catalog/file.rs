@@ -14,7 +14,8 @@ use wayhold_model::{Clock, LaneId, Timestamp};
 
 use crate::backup::require_restored;
 use crate::catalog::{
-    DestinationRecord, GenerationRecord, TokenRecord, destinations, generations, tokens,
+    DestinationRecord, GenerationRecord, ReplayRecord, TokenRecord, destinations, generations,
+    replays, tokens,
 };
 use crate::connection::{self, Access, ConnectionError, Fault, FreePages, Profile};
 use crate::delivery::LaneTotals;
@@ -30,6 +31,8 @@ pub(super) const FORMAT: Format = Format {
     upgrades: &[
         Upgrade::Statements(generations::FROM_FORMAT_1),
         Upgrade::Statements(tokens::FROM_FORMAT_2),
+        // Replays came.
+        Upgrade::Statements(replays::SCHEMA),
     ],
 };
 
@@ -125,6 +128,18 @@ pub enum CatalogError {
         /// Kind of thing.
         what: &'static str,
     },
+    /// What is asked for would be one too many. Wait until that has ended, or end it.
+    #[error("{what} did not end yet; wait for that, or end it")]
+    InTheWay {
+        /// What is in the way.
+        what: String,
+    },
+    /// It has ended, and what has ended stays as it is.
+    #[error("the {what} has ended")]
+    HasEnded {
+        /// Kind of thing.
+        what: &'static str,
+    },
     /// The destination left the configuration, so its state is not the operator's to set.
     #[error("the destination is retired; name it in the configuration to run it again")]
     Retired,
@@ -168,6 +183,7 @@ pub(super) struct View {
     pub(super) retired_totals: Vec<(LaneId, LaneTotals)>,
     pub(super) destinations: Vec<DestinationRecord>,
     pub(super) tokens: Vec<TokenRecord>,
+    pub(super) replays: Vec<ReplayRecord>,
     /// Counts changes, so that caches know when to look again.
     pub(super) version: u64,
 }
@@ -448,6 +464,7 @@ pub(super) fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlit
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(SCHEMA)?;
     transaction.execute_batch(generations::SCHEMA)?;
+    transaction.execute_batch(replays::SCHEMA)?;
     transaction.execute(
         "INSERT INTO identity VALUES (?1, ?2, ?3, ?4)",
         params![
@@ -490,6 +507,7 @@ pub(super) fn read_view(connection: &Connection, version: u64) -> rusqlite::Resu
         retired_totals: generations::read_retired(connection)?,
         destinations: destinations::read(connection)?,
         tokens: tokens::read(connection)?,
+        replays: replays::read(connection)?,
         version,
     })
 }
@@ -569,6 +587,7 @@ mod tests {
              ) STRICT;
              INSERT INTO generations VALUES (1, 3, 5);
              ALTER TABLE tokens DROP COLUMN admit_until;
+             DROP TABLE replays;
              PRAGMA user_version = 1;",
         )
         .unwrap();

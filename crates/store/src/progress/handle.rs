@@ -275,6 +275,17 @@ impl Progress {
         });
     }
 
+    /// Keeps a delivery that a replay gave up as a dead letter of the replay's lane.
+    pub(crate) fn give_up_replayed(
+        &self,
+        lane: LaneId,
+        destination: DestinationId,
+        event: &Arc<StoredEvent>,
+        last: AttemptRecord,
+    ) {
+        self.change(|memory| memory.dead_letter_of_replay(lane, destination, event, last));
+    }
+
     /// Sets deliveries aside as dead letters that refer to their events; how many were not resolved before.
     pub(crate) fn set_aside(
         &self,
@@ -456,11 +467,11 @@ impl Progress {
     /// to. Blocking.
     pub(crate) fn redriving(
         &self,
-        lane: LaneId,
+        destination: DestinationId,
         events: &Events<'_>,
     ) -> Result<Vec<DeadLetter>, LetterError> {
         let context = self.letter_context();
-        let rows = self.read_letters(|c| letter_rows::read_redriving(c, lane, context))?;
+        let rows = self.read_letters(|c| letter_rows::read_redriving(c, destination, context))?;
         Ok(self.undamaged(rows, events))
     }
 

@@ -83,6 +83,7 @@ impl LetterRow {
             attempts,
             redriving: self.redriving,
             referred: self.place.referred.is_some(),
+            replay: self.place.lane.replay(),
         })
     }
 }
@@ -101,15 +102,17 @@ pub(super) fn each(
     Ok(())
 }
 
-/// The letters of a lane that are under redrive, oldest first.
+/// The letters of a destination that are under redrive, those of replays to it too, oldest first.
 pub(super) fn read_redriving(
     connection: &Connection,
-    lane: LaneId,
+    destination: DestinationId,
     context: LetterContext,
 ) -> rusqlite::Result<Vec<LetterRow>> {
     connection
-        .prepare_cached("SELECT * FROM dead_letters WHERE redriving = 1 AND lane = ? ORDER BY id")?
-        .query_map([lane.0], |row| read(row, context))?
+        .prepare_cached(
+            "SELECT * FROM dead_letters WHERE redriving = 1 AND destination = ? ORDER BY id",
+        )?
+        .query_map([destination.0], |row| read(row, context))?
         .collect()
 }
 

@@ -223,6 +223,23 @@ impl Shard {
         HeldSegments(Arc::clone(self))
     }
 
+    /// Whether a replay needs events of a segment, which stays whole until it does not any more.
+    pub(crate) fn is_needed_again(&self, segment: &Segment) -> bool {
+        let needed = self.catalog.needed_again();
+        if needed.is_empty() {
+            return false;
+        }
+        // One that cannot tell its age may be as old as any.
+        let oldest = segment
+            .oldest(self.disk.as_ref())
+            .ok()
+            .flatten()
+            .unwrap_or(0);
+        needed
+            .iter()
+            .any(|range| range.meets(oldest, segment.newest()))
+    }
+
     /// Whether somebody needs segments to stay as they are.
     pub(crate) fn holds_segments(&self) -> bool {
         *self.exchange.lock().unwrap_or_else(PoisonError::into_inner)

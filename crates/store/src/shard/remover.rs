@@ -53,6 +53,7 @@ pub(crate) fn run_once(shard: &Shard, stop: &AtomicBool) {
 }
 
 /// With their bytes: segments whose retention is over where the volume lacks so many bytes, those that a reader held when theirs was, and those that were compacted.
+/// What a replay needs stays, beside what the retention keeps.
 fn due(shard: &Shard, lacking: u64) -> (Vec<Arc<Segment>>, u64) {
     let retained = shard.retained();
     if retained.is_empty() {
@@ -64,7 +65,7 @@ fn due(shard: &Shard, lacking: u64) -> (Vec<Arc<Segment>>, u64) {
     let now = shard.clock.now().as_micros();
     let kept: Vec<Kept> = retained
         .iter()
-        .filter(|segment| !goes(segment))
+        .filter(|segment| !goes(segment) && !shard.is_needed_again(segment))
         .map(|segment| Kept {
             number: segment.number(),
             bytes: bytes(segment),
@@ -98,6 +99,11 @@ impl Pace<'_> {
         };
         // What was found at the start may not be written yet; health says why it cannot be.
         if shard.progress.durable_soon().is_err() {
+            return;
+        }
+        // A replay may have begun since this was due.
+        let goes = segment.is_dropped() || segment.is_replaced();
+        if !goes && shard.is_needed_again(segment) {
             return;
         }
         if !segment.try_drop() || !shard.readers.close(segment.number()) {

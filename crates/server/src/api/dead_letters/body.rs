@@ -32,6 +32,8 @@ pub(super) struct LetterBody {
     redriving: bool,
     /// Whether it refers to its event, which stays in the store for it, and has no copy.
     by_reference: bool,
+    /// The replay that gave it up; `null` for the event's own delivery.
+    replay: Option<u64>,
     /// The event in CloudEvents' JSON format, where one letter is shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<Box<RawValue>>,
@@ -85,6 +87,7 @@ impl LetterBody {
             at: letter.at.to_string(),
             redriving: letter.redriving,
             by_reference: letter.referred,
+            replay: letter.replay,
             event: None,
         }
     }

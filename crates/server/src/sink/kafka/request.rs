@@ -5,7 +5,11 @@ use rdkafka::message::{Header, OwnedHeaders};
 use wayhold_model::{Event, StoredEvent};
 
 use super::config::KafkaMode;
+use crate::sink::Attempt;
 use crate::sink::cloudevents::{STRUCTURED_CONTENT_TYPE, visit_attributes, write_structured};
+
+/// The header that tells which replay a record belongs to.
+const REPLAY_HEADER: &str = "wayhold_replay";
 
 /// One record, without its topic.
 pub(super) struct Record {
@@ -22,8 +26,23 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// The record of an attempt: that of its event, which says so where it is made for a replay.
+    pub(super) fn of_attempt(attempt: &Attempt, mode: KafkaMode) -> Self {
+        let mut record = Self::of(&attempt.event, mode);
+        if let Some(replay) = attempt.replay {
+            let mut headers = HeaderList {
+                headers: record.headers,
+                size: record.size,
+            };
+            headers.push(REPLAY_HEADER, &replay.to_string());
+            record.headers = headers.headers;
+            record.size = headers.size;
+        }
+        record
+    }
+
     /// The record of this event.
-    pub(super) fn of(stored: &StoredEvent, mode: KafkaMode) -> Self {
+    fn of(stored: &StoredEvent, mode: KafkaMode) -> Self {
         let event = &*stored.event;
         let mut headers = HeaderList::default();
         let value = match mode {
@@ -143,6 +162,26 @@ mod tests {
             (record.key.as_deref(), &record.value[..]),
             (Some("k1"), &b"<a/>"[..])
         );
+    }
+
+    #[test]
+    fn a_record_of_a_replay_says_so_and_counts_it() {
+        let (finish, _finished) = tokio::sync::mpsc::channel(2);
+        let attempt = || {
+            Attempt::new(
+                stored(&parts()),
+                1,
+                std::time::Duration::ZERO,
+                0,
+                finish.clone(),
+            )
+        };
+        let own = Record::of_attempt(&attempt(), KafkaMode::Binary);
+        let again = Record::of_attempt(&attempt().of_replay(42), KafkaMode::Binary);
+        let mut expected = headers_of(&own);
+        expected.push(("wayhold_replay".to_owned(), "42".to_owned()));
+        assert_eq!(headers_of(&again), expected);
+        assert_eq!(again.size, own.size + "wayhold_replay42".len());
     }
 
     #[test]

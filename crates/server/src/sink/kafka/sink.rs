@@ -220,7 +220,7 @@ impl Shared {
         ticket: Ticket,
         flight: &Flight,
     ) -> Result<(), (KafkaError, usize)> {
-        let record = Record::of(&flight.attempt.event, self.config.mode);
+        let record = Record::of_attempt(&flight.attempt, self.config.mode);
         let mut sent = BaseRecord::with_opaque_to(&flight.topic, ticket)
             .payload(&record.value[..])
             .headers(record.headers)
@@ -288,7 +288,7 @@ impl Shared {
     fn outcome_of_report(&self, code: RDKafkaErrorCode, flight: &Flight) -> Outcome {
         let reported = Reported {
             topic: &flight.topic,
-            size: Record::of(&flight.attempt.event, self.config.mode).size,
+            size: Record::of_attempt(&flight.attempt, self.config.mode).size,
             alone: flight.alone,
             one_of_several: self.config.has_several_topics(),
         };

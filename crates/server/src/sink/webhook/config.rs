@@ -71,7 +71,7 @@ const RESERVED: [&str; 13] = [
 ];
 
 /// Prefixes of headers that carry events' attributes and signatures.
-const RESERVED_PREFIXES: [&str; 2] = ["ce-", "webhook-"];
+const RESERVED_PREFIXES: [&str; 3] = ["ce-", "webhook-", "wayhold-"];
 
 impl WebhookConfig {
     /// Reads the keys; `None` only with a problem noted.

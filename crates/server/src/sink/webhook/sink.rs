@@ -15,7 +15,7 @@ use super::client::{Names, SystemNames};
 use super::line::Line;
 use super::retry_after::retry_after;
 use super::shape::Shape;
-use crate::sink::{Attempt, BoxFuture, BuildError, Preview, Sink};
+use crate::sink::{Attempt, BoxFuture, BuildError, Preview, REPLAY_HEADER, Sink};
 
 /// Most bytes of an answer's body that are read, so that the connection can be used again.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
@@ -119,10 +119,13 @@ impl Target {
     async fn post(&self, attempt: &Attempt) -> Outcome {
         let event = &attempt.event.event;
         let host = self.line.host();
-        let request = match self.shape.request_of(event, self.clock.now()) {
+        let mut request = match self.shape.request_of(event, self.clock.now()) {
             Ok(request) => request,
             Err(failure) => return Outcome::Refused(failure),
         };
+        if let Some(replay) = attempt.replay {
+            request.headers_mut().insert(REPLAY_HEADER, replay.into());
+        }
         let deadline = Instant::now() + attempt.timeout;
         let response = match self.line.ask(request, attempt.timeout).await {
             Ok(response) => response,

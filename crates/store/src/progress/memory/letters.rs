@@ -37,6 +37,25 @@ impl Memory {
         }))
     }
 
+    /// Keeps a delivery that a replay gave up as a dead letter of the replay's lane; its number. The event's own delivery
+    /// was resolved before, and no account but the lane's changes.
+    pub(in crate::progress) fn dead_letter_of_replay(
+        &mut self,
+        lane: LaneId,
+        destination: DestinationId,
+        event: &Arc<StoredEvent>,
+        last: AttemptRecord,
+    ) -> u64 {
+        self.totals(lane).dead += 1;
+        self.new_letter(NewLetter {
+            lane,
+            destination,
+            content: Content::Copy(Arc::clone(event)),
+            attempts: vec![last],
+            redriving: false,
+        })
+    }
+
     /// Sets a delivery aside as a dead letter that refers to its event; its number, or `None` where the
     /// delivery was resolved before.
     pub(in crate::progress) fn set_aside(

@@ -52,7 +52,14 @@ fn a_redrive_of_a_damaged_letter_ends_at_the_next_start() {
         .unwrap();
     drop(connection);
     let shard = shard.reopen();
-    assert_eq!(shard.progress.redriving(LANE, &|_| None).unwrap().len(), 0);
+    assert_eq!(
+        shard
+            .progress
+            .redriving(DESTINATION, &|_| None)
+            .unwrap()
+            .len(),
+        0
+    );
     let totals = shard.progress.totals(LANE);
     assert_eq!((totals.dead, totals.redriving), (1, 0));
     shard.letters().discard(id, "ada", "damaged").unwrap();

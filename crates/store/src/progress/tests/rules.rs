@@ -144,7 +144,7 @@ fn a_redrive_is_pending_until_it_ends_and_only_one_is_under_way() {
     let shard = shard.killed();
     let totals = shard.progress.totals(LANE);
     assert_eq!((totals.dead, totals.redriving, totals.redriven), (0, 1, 1));
-    let under_way = shard.progress.redriving(LANE, &|_| None).unwrap();
+    let under_way = shard.progress.redriving(DESTINATION, &|_| None).unwrap();
     assert_eq!((under_way.len(), under_way[0].id), (1, id));
 
     shard.progress.settle_letter(id, dead(2));
