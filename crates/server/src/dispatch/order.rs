@@ -344,6 +344,14 @@ impl Order {
         }
     }
 
+    /// Whether a turn that was given must not be taken after all: where a key may have several in flight, one
+    /// before it may have failed since. It is put back then.
+    pub(super) fn must_wait(&self, position: Position, key: Option<u64>, history: History) -> bool {
+        let key = key.filter(|_| self.policy.in_flight_per_key > 1);
+        let key = key.and_then(|hash| self.keys.get(&hash));
+        key.is_some_and(|key| key.must_wait(position, history, self.policy))
+    }
+
     /// The turn's delivery was handed to the destination, or will not be in this turn. Where a key may have
     /// several in flight, only then the next one gets its turn: what takes a moment to be fetched or recorded
     /// is not overtaken on the way.

@@ -343,9 +343,11 @@ impl LaneTask {
         self.is_running() && !(self.pace.was_asked_to_wait() && is_quiet())
     }
 
-    /// What is prepared goes out, unless an operator, a stop or the receiver's own wish came in between.
+    /// What is prepared goes out, unless an operator, a stop, the receiver's own wish or the failure of an earlier
+    /// event came in between.
     fn launch_now(&mut self, prepared: Prepared) {
-        if !self.may_send() {
+        let (position, key) = (prepared.event.position, prepared.event.key_hash);
+        if !self.may_send() || self.order.must_wait(position, key, prepared.history) {
             let now = self.now();
             self.withdraw(prepared, now);
             return;
@@ -362,7 +364,6 @@ impl LaneTask {
         let number = prepared.number();
         let token = self.flight.insert(prepared.sent(Instant::now()));
         let finish = self.finish.clone();
-        let key = event.key_hash;
         let mut attempt = Attempt::new(event, number, self.policy.timeout, token, finish);
         if self.policy.in_flight_per_key > 1 {
             attempt = attempt.knowing(&self.known);

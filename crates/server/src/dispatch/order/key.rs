@@ -104,11 +104,13 @@ impl Key {
         if !self.has_room(policy) {
             return Next::Nothing;
         }
-        let awake = self.awake.keys().next().copied();
-        let sleeping = self.sleeping.keys().next().copied();
-        // What a first attempt must not overtake: under `block` every failed one before it.
+        let awake = self
+            .awake
+            .iter()
+            .find(|(position, retry)| !self.is_held(**position, retry))
+            .map(|(position, _)| *position);
         let ahead = match policy.on_failure {
-            OnFailure::Block => awake.into_iter().chain(sleeping).min(),
+            OnFailure::Block => self.ahead(policy),
             OnFailure::Park => awake,
         };
         let first = self.waiting.front().map(|waiting| waiting.position);
@@ -118,10 +120,39 @@ impl Key {
             {
                 self.take_waiting(hash)
             }
-            (_, Some(ahead)) => self.take_awake(hash, ahead),
+            // Under `block` whatever is held, or still asleep, is what everything else waits for.
+            (_, Some(ahead)) if awake == Some(ahead) => self.take_awake(hash, ahead),
             (None, None) if self.holds.is_empty() => self.ask_refill(hash),
             _ => Next::Nothing,
         }
+    }
+
+    /// What a first attempt must not overtake: under `block` every failed one before it.
+    fn ahead(&self, policy: OrderPolicy) -> Option<Position> {
+        let awake = self.awake.keys().next().copied();
+        let sleeping = self.sleeping.keys().next().copied();
+        match policy.on_failure {
+            OnFailure::Block => awake.into_iter().chain(sleeping).min(),
+            OnFailure::Park => awake,
+        }
+    }
+
+    /// Whether a turn that was given must wait after all, since something before it failed, died or was redriven
+    /// while it was on its way.
+    pub(super) fn must_wait(
+        &self,
+        position: Position,
+        history: History,
+        policy: OrderPolicy,
+    ) -> bool {
+        let is_held = history.letter.is_none() && self.holds.iter().any(|held| *held < position);
+        is_held || self.ahead(policy).is_some_and(|ahead| ahead < position)
+    }
+
+    /// Whether a dead letter before it holds what failed and is due: it may never have been sent, as in a batch of
+    /// which an earlier event was refused.
+    fn is_held(&self, position: Position, retry: &Retry) -> bool {
+        retry.history.letter.is_none() && self.holds.iter().any(|held| *held < position)
     }
 
     fn take_waiting(&mut self, hash: u64) -> Next {
@@ -139,7 +170,6 @@ impl Key {
     }
 
     fn take_awake(&mut self, hash: u64, position: Position) -> Next {
-        // Still asleep: its alarm will ask again.
         let Some(retry) = self.awake.remove(&position) else {
             return Next::Nothing;
         };

@@ -7,6 +7,9 @@ use wayhold_model::Outcome;
 use super::rig::{KafkaRig, config, mock};
 use crate::sink::contract::{Lane, event};
 
+/// Keys of a run, of every length up to a thousand bytes.
+const KEYS: usize = 1_000;
+
 #[tokio::test]
 async fn keys_go_to_the_partitions_that_java_chooses() {
     // Values of Kafka's own test, UtilsTest.testMurmur2.
@@ -28,20 +31,21 @@ async fn keys_go_to_the_partitions_that_java_chooses() {
         let cluster = mock(topic, partitions);
         let config = config(&cluster.bootstrap_servers(), topic);
         let rig = KafkaRig::start(&config, topic, partitions);
-        let mut lane = Lane::new(1000);
-        let keys = (0..250).map(|n| match n {
+        let mut lane = Lane::new(KEYS);
+        let keys = (0..KEYS).map(|n| match n {
             0 => "TT0124".to_owned(),
             1 => "Zürich 😀".to_owned(),
             2 => "x".repeat(1024),
+            n if n % 3 == 0 => format!("{n}{}", "\u{df}".repeat(n / 4)),
             n => format!("key-{}", n * 7919),
         });
         lane.submit(&rig.sink, keys.map(|key| event("1", Some(&key), b"1")));
         for (outcome, _) in lane.finish_all().await {
             assert_eq!(outcome, Outcome::Delivered);
         }
-        rig.consume(250);
+        rig.consume(KEYS);
         let consumed = rig.consumed.lock().unwrap();
-        assert_eq!(consumed.len(), 250);
+        assert_eq!(consumed.len(), KEYS);
         for record in consumed.iter() {
             let key = record.key.as_deref().unwrap();
             let positive = murmur2(key.as_bytes()) & i32::MAX;

@@ -23,8 +23,8 @@ struct World {
     // Redrives that were sent at least once.
     redriven: BTreeSet<u64>,
     in_flight: Vec<Turn>,
-    // Keys of which a turn is on its way and not handed over.
-    late: Vec<Option<u64>>,
+    // Turns that take a while to be fetched: handed over, or put back, after the next step.
+    late: Vec<Turn>,
 }
 
 const IN_FLIGHT_MAX: usize = 6;
@@ -111,28 +111,55 @@ impl World {
     }
 
     fn start(&mut self) {
-        while self.in_flight.len() < IN_FLIGHT_MAX
+        while self.in_flight.len() + self.late.len() < IN_FLIGHT_MAX
             && let Some(turn) = self.next()
         {
             self.check(&turn);
-            if turn.history.letter.is_some() {
-                self.redriven.insert(turn.position.sequence.0);
-            }
-            // Some take a while to be fetched.
             match turn.position.sequence.0 % 3 {
-                0 => self.late.push(turn.key),
-                _ => self.order.handed_over(turn.key),
+                0 => self.late.push(turn),
+                _ => self.hand_over(turn),
             }
-            self.in_flight.push(turn);
         }
+    }
+
+    /// A turn whose event is at hand goes out, unless what happened meanwhile makes it wait.
+    fn hand_over(&mut self, turn: Turn) {
+        self.order.handed_over(turn.key);
+        let (position, history) = (turn.position, turn.history);
+        if self.order.must_wait(position, turn.key, history) {
+            self.order.put_back(turn, secs(self.now));
+            return;
+        }
+        self.check_sent(&turn);
+        if history.letter.is_some() {
+            self.redriven.insert(position.sequence.0);
+        }
+        self.in_flight.push(turn);
+    }
+
+    /// Under `block` whatever comes before a first attempt in its key is resolved or on its way before it, however
+    /// many may be in flight.
+    fn check_sent(&self, turn: &Turn) {
+        let sequence = turn.position.sequence.0;
+        if self.policy.on_failure == OnFailure::Park || turn.key.is_none() {
+            return;
+        }
+        let sent = |s: u64| self.in_flight.iter().any(|t| t.position.sequence.0 == s);
+        let mut earlier = (0..sequence).filter(|s| self.key(*s) == turn.key);
+        let in_order = earlier.all(|s| self.resolved.contains(&s) || sent(s));
+        let is_redrive = turn.history.letter.is_some();
+        assert!(
+            in_order || is_redrive,
+            "{sequence} was sent before an earlier one"
+        );
     }
 
     /// The promise of order, stated without the structure that keeps it.
     fn check(&self, turn: &Turn) {
         let sequence = turn.position.sequence.0;
-        let mut others = self.in_flight.iter().map(|other| other.position.sequence.0);
+        let mut others = self.in_flight.iter().chain(&self.late);
         assert!(
-            !others.any(|other| other == sequence),
+            !others.any(|other| other.position.sequence.0 == sequence),
             "{sequence} is in flight already"
         );
         let redriving = self.redriving.contains(&sequence);
@@ -145,15 +172,21 @@ impl World {
         assert_eq!(turn.history.attempts, expected, "attempts of {sequence}");
         let Some(key) = turn.key else { return };
         let of_key = |s: &u64| self.key(*s) == Some(key);
-        let in_flight = self.in_flight.iter().filter(|t| t.key == Some(key)).count();
+        let under_way = self.in_flight.iter().chain(&self.late);
+        let in_flight = under_way.filter(|t| t.key == Some(key)).count();
         assert!(
             in_flight < self.policy.in_flight_per_key as usize,
             "{key} is in flight"
         );
         assert!(
-            !self.late.contains(&turn.key),
+            !self.late.iter().any(|late| late.key == turn.key),
             "{sequence} may overtake an earlier one of {key} on the way"
         );
+        let is_hold = self.policy.on_dead_letter == OnDeadLetter::Hold;
+        if is_hold && !redriving {
+            let held = self.dead.iter().any(|s| of_key(s) && *s < sequence);
+            assert!(!held, "{sequence} is held by a dead letter before it");
+        }
         if !turn.history.is_first() {
             return;
         }
@@ -173,16 +206,14 @@ impl World {
             let went = under_way(*redriven) || aside(redriven) && self.redriven.contains(redriven);
             assert!(went, "{redriven} was redriven before {sequence} was sent");
         }
-        if self.policy.on_dead_letter == OnDeadLetter::Hold {
+        if is_hold && self.policy.in_flight_per_key == 1 {
             let held = self.dead.iter().any(of_key);
             assert!(!held, "{key} is held");
         }
     }
 
     fn step(&mut self, step: Step) {
-        for key in std::mem::take(&mut self.late) {
-            self.order.handed_over(key);
-        }
+        let late = std::mem::take(&mut self.late);
         let pick = |len: usize, index: usize| (len > 0).then(|| index % len.max(1));
         match step {
             Step::Start => self.start(),
@@ -239,7 +270,10 @@ impl World {
                     self.order.discarded(at(sequence), self.key(sequence));
                 }
             }
-            Step::Restart => self.restart(),
+            Step::Restart => return self.restart(),
+        }
+        for turn in late {
+            self.hand_over(turn);
         }
         // Reading ahead ends at the bound, and so do first attempts beside what failed under `park`: keys
         // that wait and deliveries that failed are each bounded.
@@ -281,8 +315,8 @@ impl World {
     /// The destination recovers and an operator redrives every letter: everything must end.
     fn finish(&mut self) {
         for _ in 0..20 * self.keys.len() + 200 {
-            self.now += 60;
-            self.start();
+            self.step(Step::Sleep(60));
+            self.step(Step::Start);
             while !self.in_flight.is_empty() {
                 self.step(Step::Deliver(0));
             }

@@ -137,6 +137,27 @@ fn of_a_key_with_several_in_flight_none_is_overtaken_while_it_is_fetched() {
 }
 
 #[test]
+fn what_a_batch_gave_back_waits_for_the_dead_letter_before_it_where_that_holds() {
+    for on_failure in [OnFailure::Block, OnFailure::Park] {
+        let mut order = Order::new(OrderPolicy {
+            in_flight_per_key: 3,
+            ..policy(on_failure, OnDeadLetter::Hold)
+        });
+        assert!(order.goes(1, Some(7)) && order.goes(2, Some(7)));
+        order.dead_lettered(at(1), Some(7), FIRST);
+        let put_off = History {
+            put_off: 1,
+            ..FIRST
+        };
+        order.failed(&event(2, Some(7)), FIRST, put_off, secs(1));
+        order.wake(secs(1));
+        assert_eq!(order.turn(), None, "{on_failure:?}");
+        order.discarded(at(1), Some(7));
+        assert_eq!(order.turn(), Some(2), "{on_failure:?}");
+    }
+}
+
+#[test]
 fn a_redriven_delivery_goes_before_any_unsent_later_event_of_its_key() {
     for mut order in [blocking(), parking()] {
         assert!(order.goes(1, Some(7)));
