@@ -146,7 +146,7 @@ async fn one_in_a_hundred_holds_about_one_in_a_hundred() {
     assert!(held * 100 <= accepted * 3, "{held} of {accepted}");
 }
 
-/// `cargo test -p wayhold-store --test compaction -- --ignored --nocapture`
+/// `cargo test --test compaction -- --ignored --nocapture`: the figure in docs/benchmarks.md.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "writes some gigabytes"]
 async fn one_in_a_hundred_of_a_million_at_the_limits_of_production() {

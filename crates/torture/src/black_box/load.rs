@@ -4,14 +4,15 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::client::{Answer, Client, Silence};
 use super::ending::joined;
 use super::history::{Event, History, Told};
+use super::receiver::Receiver;
 use super::seed::Seed;
 
 /// Requests in flight.
@@ -26,9 +27,10 @@ const ASK_EVERY: Duration = Duration::from_millis(10);
 /// Longest pause between two requests of one producer, in milliseconds.
 const PAUSE_MAX: u64 = 20;
 
-/// After so many events a producer sends seldom: a run that waits long for something rare must not gather more than
-/// can be drained while somebody waits for it.
-const PLENTY: u64 = 20_000;
+/// A producer sends seldom while more events than this have not reached the receiver: a run that waits long for
+/// something rare must not gather more than can be drained while somebody waits for it, and what happens once
+/// everything of some time is delivered must come about.
+const BEHIND_MAX: u64 = 1_000;
 
 /// Longest pause then, in milliseconds.
 const SELDOM_MAX: u64 = 1_000;
@@ -49,6 +51,8 @@ pub struct Plan {
     pub duplicates: AtomicU64,
     /// Whether producers send again until they are told.
     pub is_patient: bool,
+    /// Whom producers do not run ahead of.
+    receiver: OnceLock<Receiver>,
 }
 
 impl Plan {
@@ -69,7 +73,21 @@ impl Plan {
             next: AtomicU64::new(1),
             duplicates: AtomicU64::new(0),
             is_patient,
+            receiver: OnceLock::new(),
         }
+    }
+
+    /// From now on producers do not run far ahead of what arrives there.
+    pub fn keep_pace_with(&self, receiver: &Receiver) {
+        self.receiver.get_or_init(|| receiver.clone());
+    }
+
+    /// How many events did not arrive yet; 0 where nobody is kept pace with.
+    fn behind(&self) -> u64 {
+        let met = self.receiver.get().map(Receiver::met);
+        met.map_or(0, |met| {
+            self.next.load(Ordering::Relaxed).saturating_sub(met)
+        })
     }
 
     /// The next event that nobody has sent.
@@ -178,8 +196,8 @@ fn produce(plan: &Plan, stop: &AtomicBool) {
             }
             std::thread::sleep(AWAY);
         }
-        let most = match plan.next.load(Ordering::Relaxed) {
-            ..=PLENTY => PAUSE_MAX,
+        let most = match plan.behind() {
+            ..=BEHIND_MAX => PAUSE_MAX,
             _ => SELDOM_MAX,
         };
         std::thread::sleep(Duration::from_millis(plan.seed.below(most)));

@@ -1,5 +1,6 @@
 //! A webhook receiver outside of the system: writes down what arrives, in order, before it answers.
 
+use std::collections::HashSet;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -56,6 +57,8 @@ struct Shared {
     runs: Mutex<Option<Arc<AtomicU64>>>,
     seed: Seed,
     arrivals: Mutex<Vec<Arrival>>,
+    /// Numbers of the events that arrived, however often.
+    met: Mutex<HashSet<u64>>,
     /// A file that grows; how much of it an arrival found is noted with it.
     watched: Mutex<Option<PathBuf>>,
 }
@@ -71,6 +74,7 @@ impl Receiver {
                 runs: Mutex::default(),
                 seed: Seed::new(seed),
                 arrivals: Mutex::default(),
+                met: Mutex::default(),
                 watched: Mutex::default(),
             }),
         };
@@ -100,6 +104,11 @@ impl Receiver {
 
     pub fn arrivals(&self) -> Vec<Arrival> {
         self.shared.arrivals.lock().unwrap().clone()
+    }
+
+    /// How many events arrived at least once.
+    pub fn met(&self) -> u64 {
+        self.shared.met.lock().unwrap().len() as u64
     }
 
     /// Serves one connection until it breaks.
@@ -161,6 +170,7 @@ impl Receiver {
         let watched = self.shared.watched.lock().unwrap().clone();
         let runs = self.shared.runs.lock().unwrap().clone();
         let at = self.shared.begun.elapsed().as_millis();
+        self.shared.met.lock().unwrap().insert(number);
         let mut arrivals = self.shared.arrivals.lock().unwrap();
         arrivals.push(Arrival {
             number,

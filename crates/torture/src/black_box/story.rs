@@ -18,6 +18,9 @@ use super::volume::Volume;
 /// what they send again is known.
 const SMALL_WINDOW: &str = "window_ids = 2000\nsegment_rows = 250\n";
 
+/// What is resolved is not kept for long: shards that take no more events go within an episode only without it.
+const SHORT_RETENTION: &str = "time = \"3s\"\n";
+
 /// Size of the volume: what an episode accepts, and the space that must stay free, several times over.
 const VOLUME_MIB: u64 = 192;
 
@@ -61,12 +64,14 @@ impl Story {
 
     fn in_folder(seed: u64, root: TempDir, folder: &Path, volume: Option<Volume>) -> Self {
         let receiver = Receiver::start(seed, Mood::Picky);
-        let store = format!("{SMALL_WINDOW}{SMALL_SEGMENTS}");
+        let store = format!("{SMALL_WINDOW}{SMALL_SEGMENTS}{SHORT_RETENTION}");
         let mut server = Server::prepare_sharded(folder, receiver.address, &store, shards_of(seed));
         server.set_program(instrumented());
         receiver.follow(&server);
+        let plan = Plan::patient(server.address, seed);
+        plan.keep_pace_with(&receiver);
         Self {
-            plan: Plan::patient(server.address, seed),
+            plan,
             server,
             receiver,
             volume,

@@ -35,7 +35,7 @@ const fn mutant(name: &'static str, found_by: Check) -> Mutant {
 }
 
 /// All of them, with the names that the product plants them by.
-const MUTANTS: [Mutant; 17] = [
+const MUTANTS: [Mutant; 18] = [
     mutant("answer-before-sync", POWER_CUTS),
     mutant("failure-answered-as-success", FAILED_SYNC),
     mutant("append-after-a-failed-sync", FAILING_DISK),
@@ -53,6 +53,7 @@ const MUTANTS: [Mutant; 17] = [
     mutant("payload-logged", WELL),
     mutant("reshard-forgets-order", CHANGES),
     mutant("backup-without-its-end", BACKUP),
+    mutant("compaction-forgets", WELL),
 ];
 
 /// A name that the product plants nothing by: with it every harness must hold, exactly as it runs with a fault.
