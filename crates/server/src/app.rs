@@ -303,6 +303,7 @@ impl App {
             generations,
             recovery: Arc::clone(&self.recovery),
             destinations,
+            replays: self.replays.counts(),
         })
     }
 

@@ -266,6 +266,20 @@ impl Replays {
         shown.map(|record| self.inner.shown(record)).collect()
     }
 
+    /// How many have not ended, by their state.
+    pub fn counts(&self) -> Vec<(ReplayState, u64)> {
+        let records = self.inner.around.store.catalog().replays();
+        let of = |state: ReplayState| {
+            let count = records
+                .iter()
+                .filter(|record| record.state == state)
+                .count();
+            (state, count as u64)
+        };
+        let all = ReplayState::ALL.into_iter();
+        all.filter(|state| !state.has_ended()).map(of).collect()
+    }
+
     /// One of them.
     ///
     /// # Errors

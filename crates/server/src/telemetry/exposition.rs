@@ -210,6 +210,14 @@ fn destinations(page: &mut Page<'_>, report: &Report) -> fmt::Result {
 fn store(page: &mut Page<'_>, report: &Report) -> fmt::Result {
     let figures = &report.figures;
     page.gauge(
+        "replays",
+        "Replays that have not ended, by state: events are held for them",
+        report
+            .replays
+            .iter()
+            .map(|(state, n)| ([("state", state.name())], *n)),
+    )?;
+    page.gauge(
         "pending_bytes",
         "Bytes of segments that hold something unresolved: at most so much do pending events occupy",
         [([], figures.segment_bytes)],
@@ -490,6 +498,7 @@ mod tests {
             r#"wayhold_dead_letters{destination="orders",class="invalid"} 1"#,
             r#"wayhold_attempts_total{destination="orders",outcome="delivered",class="none"} 1"#,
             r#"wayhold_attempts_total{destination="orders",outcome="refused",class="gone"} 1"#,
+            r#"wayhold_replays{state="running"} 2"#,
             r#"wayhold_destination_state{destination="orders",state="running"} 1"#,
             r#"wayhold_destination_state{destination="orders",state="paused"} 0"#,
             "# TYPE wayhold_sync_duration_seconds histogram",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wayhold_model::Timestamp;
+use wayhold_store::catalog::ReplayState;
 use wayhold_store::{Figures, GenerationFigures, Health, Recovery};
 
 use super::accounting::Accounting;
@@ -37,6 +38,8 @@ pub struct Report {
     pub recovery: Arc<Recovery>,
     /// Every destination that is configured or still owed something, by name.
     pub destinations: Vec<DestinationReport>,
+    /// Replays that have not ended, by their state.
+    pub replays: Vec<(ReplayState, u64)>,
 }
 
 /// One destination at one moment.
@@ -193,6 +196,7 @@ pub(crate) mod tests {
             figures: Figures::default(),
             generations: Vec::new(),
             recovery: Arc::default(),
+            replays: vec![(ReplayState::Running, 2), (ReplayState::Paused, 0)],
             destinations: destinations
                 .iter()
                 .map(|(name, totals)| DestinationReport {

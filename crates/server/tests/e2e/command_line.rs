@@ -56,6 +56,12 @@ fn every_command_answers_a_person_and_a_program() {
             "DESTINATION",
         ),
         (vec!["dlq", "groups"], "FINGERPRINT"),
+        (vec!["events", "list"], "POSITION"),
+        (vec!["replays", "list"], "SELECTED"),
+        (
+            vec!["replays", "start", "--to", "delivered", "--dry-run"],
+            "events of",
+        ),
         (vec!["tokens", "list"], "PREFIX"),
         (vec!["audit", "list"], "destination.paused"),
     ] {

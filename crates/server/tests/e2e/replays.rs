@@ -229,6 +229,28 @@ fn a_kill_in_the_middle_repeats_little_and_loses_nothing_although_the_retention_
 }
 
 #[test]
+fn a_clean_stop_in_the_middle_repeats_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (wms, erp) = (Receiver::start(204), Receiver::start(204));
+    let server = start(dir.path(), [&wms, &erp], "1h");
+    deliver(&server, 60);
+    let id = begin(&server, &json!({"to": "erp", "rate": "20/s"}))["id"].clone();
+    wait_until("some arrived", || replayed(&erp).len() >= 5);
+    assert!(server.terminate().success());
+    let server = start(dir.path(), [&wms, &erp], "1h");
+    wait_until("more arrived", || replayed(&erp).len() >= 25);
+    assert!(server.terminate().success());
+    let server = start(dir.path(), [&wms, &erp], "1h");
+    let done = wait_for_state(&server, &id, "done");
+    assert_eq!(done["delivered"], 60, "{done}");
+    let mut found = numbers(&replayed(&erp));
+    assert_order(&found);
+    found.sort_unstable();
+    assert_eq!(found, (0..60).collect::<Vec<_>>(), "each once");
+    assert!(server.terminate().success());
+}
+
+#[test]
 fn an_operator_sees_paces_pauses_and_ends_a_replay() {
     let dir = tempfile::tempdir().unwrap();
     let (wms, erp) = (Receiver::start(204), Receiver::start(204));

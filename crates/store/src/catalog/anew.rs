@@ -7,7 +7,7 @@ use rusqlite::{Connection, TransactionBehavior, params};
 use wayhold_model::{Generation, Timestamp};
 
 use crate::catalog::file::{Change, FORMAT, PROFILE, checkpoint, draw_node_id};
-use crate::catalog::{RunState, audit};
+use crate::catalog::{ReplayState, RunState, audit};
 use crate::connection::{self, Access, ConnectionError};
 
 /// A restored store's first generation is the first of the next thousand: the original, which counts on from
@@ -26,7 +26,7 @@ pub(crate) struct Anew {
 }
 
 /// Gives the catalogue in `path`, which nobody has open, another node's name and a new generation, and pauses
-/// every destination. The log beside it is empty afterwards.
+/// every destination and replay. The log beside it is empty afterwards.
 pub(crate) fn renew(
     path: &Path,
     by: &str,
@@ -80,6 +80,17 @@ fn change_all(change: &Change<'_>, by: &str, reason: &str) -> rusqlite::Result<A
             RunState::Disabled.name()
         ],
     )?;
+    // The original goes on with those.
+    transaction.execute(
+        "UPDATE replays SET state = ?1, set_by = ?2, since = ?3, reason = ?4 WHERE state = ?5",
+        params![
+            ReplayState::Paused.name(),
+            by,
+            since,
+            reason,
+            ReplayState::Running.name()
+        ],
+    )?;
     let subject = format!("g{generation} shards={shards}");
     audit::append(change, by, "store.restored", &subject, Some(reason))?;
     Ok(Anew {
@@ -94,4 +105,49 @@ fn names_that_run(connection: &Connection) -> rusqlite::Result<Vec<String>> {
         connection.prepare("SELECT name FROM destinations WHERE state = ?1 ORDER BY name")?;
     let names = statement.query_map([RunState::Running.name()], |row| row.get(0))?;
     names.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use wayhold_model::Clock;
+
+    use super::*;
+    use crate::catalog::{Catalog, NewReplay};
+    use crate::disk::SystemDisk;
+    use crate::scan::TimeRange;
+
+    struct Fixed;
+
+    impl Clock for Fixed {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_micros(7)
+        }
+    }
+
+    #[test]
+    fn a_copy_delivers_nothing_of_its_own_accord() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Catalog::open(folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap();
+        let catalog = open();
+        let orders = catalog.sync_destinations(&["orders".to_owned()]).unwrap();
+        let new = NewReplay {
+            destination: orders[0].id,
+            request: "{}".to_owned(),
+            range: TimeRange::default(),
+        };
+        let replay = catalog.add_replay(&new, "ada").unwrap();
+        drop(catalog);
+        let path = folder.path().join("catalog.db");
+        let anew = renew(&path, "eve", "restored", Timestamp::from_micros(9)).unwrap();
+        assert_eq!(anew.paused, ["orders"]);
+        let catalog = open();
+        assert_eq!(catalog.destinations()[0].state, RunState::Paused);
+        let held = catalog.replay(replay.id).unwrap();
+        assert_eq!(
+            (held.state, held.by.as_str(), held.reason.as_deref()),
+            (ReplayState::Paused, "eve", Some("restored"))
+        );
+    }
 }

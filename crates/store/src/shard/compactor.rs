@@ -288,7 +288,8 @@ impl<'a> Compactor<'a> {
         let shard = self.shard;
         let exchange = shard.exchange.lock();
         let is_held = exchange.unwrap_or_else(PoisonError::into_inner);
-        if *is_held || !sources.iter().all(|source| is_free(source)) {
+        let may_go = |source: &Arc<Segment>| is_free(source) && !shard.is_needed_again(source);
+        if *is_held || !sources.iter().all(may_go) {
             target.discard();
             return Err(GivenUp::Later);
         }
@@ -407,7 +408,8 @@ fn candidates(shard: &Shard, closed: &[Arc<Segment>]) -> Vec<Candidate> {
                 && segment.checkpointed.load(Ordering::Relaxed)
                 && segment.is_fit.load(Ordering::Relaxed)
                 && is_free(segment)
-                && over.contains(&segment.number()),
+                && over.contains(&segment.number())
+                && !shard.is_needed_again(segment),
         })
         .collect()
 }

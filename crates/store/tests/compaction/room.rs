@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wayhold_model::Position;
-use wayhold_store::{NewEvent, Options, Store};
+use wayhold_store::catalog::{NewReplay, ReplayState};
+use wayhold_store::{NewEvent, Options, ScanOrder, Store, TimeRange};
 
 use crate::disk::{HookedDisk, occupied};
 use crate::support::{HandClock, destinations, drain, event, eventually, files, open, tiny};
@@ -41,6 +42,44 @@ async fn what_is_resolved_is_kept_for_the_time_or_as_far_as_the_bytes_reach() {
     store_events(&store, 0..64, &to).await;
     deliver(&store, to[0]);
     until_compacted(&store, other.path(), &to);
+    store.stop();
+}
+
+#[tokio::test]
+async fn what_a_replay_needs_is_neither_compacted_nor_removed_until_it_ends() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), HandClock::new());
+    let (store, _) = open(dir.path(), &eager(), &clock);
+    let to = destinations(&store, 2);
+    let new = NewReplay {
+        destination: to[1],
+        request: "{}".to_owned(),
+        range: TimeRange::default(),
+    };
+    let replay = store.catalog().add_replay(&new, "ada").unwrap();
+    store_events(&store, 0..64, &to).await;
+    deliver(&store, to[0]);
+    let is_whole = |store: &Store| {
+        let mut scan = store.scan(ScanOrder::OldestFirst, TimeRange::default(), None);
+        let found = std::iter::from_fn(|| scan.read().unwrap()).count();
+        assert_eq!(found, 64);
+        assert!(store.holds_all(TimeRange::default()));
+        assert_eq!(store.figures().compactions, 0);
+    };
+    // Time to be found, and to be compacted or removed if that were wrong.
+    std::thread::sleep(Duration::from_millis(1200));
+    is_whole(&store);
+    store.stop();
+    drop(store);
+    let (store, _) = open(dir.path(), &eager(), &clock);
+    std::thread::sleep(Duration::from_millis(1200));
+    is_whole(&store);
+    let end = ReplayState::Cancelled;
+    let ended = store
+        .catalog()
+        .set_replay_state(replay.id, end, "ada", None);
+    assert_eq!(ended.unwrap().state, end);
+    until_compacted(&store, dir.path(), &to);
+    assert!(!store.holds_all(TimeRange::default()));
     store.stop();
 }
 
