@@ -154,6 +154,43 @@ pub struct DeadLetter {
     pub referred: bool,
     /// The replay that gave it up; `None` for the event's own delivery.
     pub replay: Option<u64>,
+    /// What an operator made of the event: this is sent in its place.
+    pub edit: Option<Arc<LetterEdit>>,
+}
+
+impl DeadLetter {
+    /// The event that is sent when it is redriven: the newest edit, or its own.
+    pub fn to_send(&self) -> &Arc<StoredEvent> {
+        self.edit.as_ref().map_or(&self.event, |edit| &edit.event)
+    }
+}
+
+/// What an operator made of a dead letter's event.
+#[derive(Clone, Debug)]
+pub struct LetterEdit {
+    /// The event as edited, in the place of the letter's own: identity and ordering key are the same.
+    pub event: Arc<StoredEvent>,
+    /// When.
+    pub at: Timestamp,
+    /// Who.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A letter whose event was edited, with both; kept after the letter has ended.
+#[derive(Clone, Debug)]
+pub struct EditedLetter {
+    /// Number of the letter.
+    pub letter: u64,
+    /// Whose it is or was.
+    pub destination: wayhold_model::DestinationId,
+    /// The event as it was accepted.
+    pub original: Arc<StoredEvent>,
+    /// What was made of it.
+    pub edit: LetterEdit,
+    /// Whether the letter has ended: the edited event has arrived, or the letter was discarded or expired.
+    pub ended: bool,
 }
 
 /// Where one delivery of an event stands.

@@ -53,8 +53,8 @@ pub mod prefill;
 pub use backlog::{BacklogMeter, Backlogs, Pending};
 pub use catalog::{Catalog, CatalogError, DestinationRecord, RunState};
 pub use delivery::{
-    AttemptRecord, DeadLetter, Delivery, DeliveryState, LaneTotals, NewEvent, Receipt, Resolution,
-    SetAside,
+    AttemptRecord, DeadLetter, Delivery, DeliveryState, EditedLetter, LaneTotals, LetterEdit,
+    NewEvent, Receipt, Resolution, SetAside,
 };
 pub use error::{AppendError, OpenError, ReadError};
 pub use figures::{Figures, Found, Health, Recovery};

@@ -29,7 +29,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Wish<T> {
 }
 
 /// Reads the whole text; what does not fit names its field.
-fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Problem> {
+pub(super) fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Problem> {
     let malformed = |detail| Problem::new(ProblemType::MalformedBody, detail);
     let mut json = serde_json::Deserializer::from_slice(text);
     let wish = serde_path_to_error::deserialize(&mut json).map_err(|error| {

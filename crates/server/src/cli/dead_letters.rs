@@ -1,5 +1,7 @@
 //! `wayhold dead-letters`: deliveries that were given up, and an operator's second thought on them.
 
+use std::path::{Path, PathBuf};
+
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
@@ -45,6 +47,18 @@ enum Verb {
         /// Begin at most so many in a time, such as `10/s`.
         #[arg(long, conflicts_with = "id")]
         rate: Option<String>,
+        /// Replace attributes and data of its event by those of this JSON file, as `edit` prints them; `null` takes
+        /// one away. The letter's own event is kept.
+        #[arg(long, value_name = "FILE", requires_all = ["id", "reason"])]
+        edit: Option<PathBuf>,
+        /// Why it is edited, for the audit trail.
+        #[arg(long, requires = "edit")]
+        reason: Option<String>,
+    },
+    /// Print what may be edited of a dead letter's event, for `redrive --edit`.
+    Edit {
+        /// Its number.
+        id: u64,
     },
     /// Show where many dead letters are being redriven, and how far that is.
     Redrives {
@@ -175,11 +189,32 @@ impl DeadLetters {
                 output.json(&letter);
                 output.fields(&letter);
             }
-            Verb::Redrive { which, rate } => {
+            Verb::Redrive {
+                which,
+                rate,
+                edit,
+                reason,
+            } => {
                 let (path, mut body) = which.ask("redrive");
                 body.extend(rate.map(|rate| ("rate".to_owned(), json!(rate))));
+                body.extend(reason.map(|reason| ("reason".to_owned(), json!(reason))));
+                if let Some(file) = edit {
+                    body.insert("edit".to_owned(), read_edit(&file)?);
+                }
                 let answer = client.post(&path, Some(&Value::Object(body))).await?;
                 which.tell(&answer, "being delivered again", output)?;
+            }
+            Verb::Edit { id } => {
+                let shown = client.get(&letter(id, None)).await?;
+                let edited = shown.pointer("/edited/event").or(shown.get("event"));
+                let mut event = edited.cloned().unwrap_or_default();
+                if let Some(members) = event.as_object_mut() {
+                    for fixed in ["id", "source", "specversion", "partitionkey"] {
+                        members.remove(fixed);
+                    }
+                }
+                output.json(&event);
+                output.line(format!("{event:#}"));
             }
             Verb::Redrives { stop } => redrives(&mut client, stop.as_deref(), output).await?,
             Verb::Discard { which, reason } => {
@@ -198,6 +233,18 @@ fn letter(id: u64, action: Option<&str>) -> String {
     match action {
         None => path(["v1", "dead-letters", &id]),
         Some(action) => path(["v1", "dead-letters", &id, action]),
+    }
+}
+
+/// The JSON object of a file.
+fn read_edit(file: &Path) -> Result<Value, Failure> {
+    let unreadable =
+        |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", file.display()));
+    let text = std::fs::read(file).map_err(|error| unreadable(&error))?;
+    let edit: Value = serde_json::from_slice(&text).map_err(|error| unreadable(&error))?;
+    match edit.is_object() {
+        true => Ok(edit),
+        false => Err(unreadable(&"expected a JSON object")),
     }
 }
 

@@ -422,7 +422,7 @@ impl LaneTask {
             letter: letter.id,
             attempts_before,
         };
-        self.order.redrive(&letter.event, redrive);
+        self.order.redrive(letter.to_send(), redrive);
     }
 
     fn is_over(&self) -> bool {

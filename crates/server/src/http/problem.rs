@@ -16,6 +16,7 @@ use crate::backups::BeginError;
 use crate::blocking::Interrupted;
 use crate::dispatch::DispatchError;
 use crate::ingest::{Accepted, Refusal, Refused};
+use crate::redelivery::edit::EditError;
 use crate::redelivery::{RedeliveryError, ReplayError};
 
 /// What went wrong, by what the client should do about it. Closed: a new type is a new reaction.
@@ -452,7 +453,9 @@ impl From<RedeliveryError> for Problem {
                 Self::new(ProblemType::NotFound, detail)
             }
             RedeliveryError::Letter(
-                LetterError::Redriving { .. } | LetterError::Damaged { .. },
+                LetterError::Redriving { .. }
+                | LetterError::Damaged { .. }
+                | LetterError::Another { .. },
             ) => Self::new(ProblemType::StateConflict, detail),
             RedeliveryError::Letter(LetterError::Audit(error)) => error.into(),
             RedeliveryError::Letter(LetterError::Unavailable { .. }) => {
@@ -468,6 +471,23 @@ impl From<RedeliveryError> for Problem {
                 Self::new(ProblemType::StateConflict, detail)
             }
             RedeliveryError::Stopping => Self::new(ProblemType::Stopping, detail),
+        }
+    }
+}
+
+impl From<EditError> for Problem {
+    fn from(error: EditError) -> Self {
+        let detail = error.to_string();
+        match error {
+            EditError::Refused(refusal) => refusal.into(),
+            EditError::Unreadable(_) => Self::new(ProblemType::Internal, detail),
+            EditError::Fixed { name, .. } => {
+                let field = format!("edit.{name}");
+                Self::new(ProblemType::InvalidRequest, detail).with("field", field)
+            }
+            EditError::Empty | EditError::TwoData | EditError::Invalid(_) => {
+                Self::new(ProblemType::InvalidRequest, detail).with("field", "edit")
+            }
         }
     }
 }

@@ -145,6 +145,7 @@ mod tests {
             redriving: false,
             referred: false,
             replay: None,
+            edit: None,
         }
     }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tracing::{info, warn};
-use wayhold_model::{Clock, DestinationId, Timestamp};
-use wayhold_store::{DeadLetter, LetterError, LetterGroup, LetterSelection, Store};
+use wayhold_model::{Clock, DestinationId, Event, Timestamp};
+use wayhold_store::{DeadLetter, EditedLetter, LetterError, LetterGroup, LetterSelection, Store};
 
 use super::letter_filter::{LettersMeant, Names};
 use super::many::{AllRunning, LETTERS_PER_ACTION_MAX};
@@ -148,17 +148,55 @@ impl Letters {
     /// # Errors
     /// When there is none of that number, a redrive is under way already, or the store cannot record it.
     pub async fn redrive(&self, id: u64, by: &str) -> Result<DeadLetter, RedeliveryError> {
-        let (this, by) = (self.clone(), by.to_owned());
+        let by = by.to_owned();
+        self.redrive_whole(id, move |store| store.dead_letters().redrive(id, &by))
+            .await
+    }
+
+    /// The same with an edited event in the letter's place. The letter's own event is kept, also once the edited
+    /// one has arrived.
+    ///
+    /// # Errors
+    /// As `redrive`, when the reason is empty, or when identity or ordering key are not the same.
+    pub async fn redrive_edited(
+        &self,
+        id: u64,
+        edited: Event,
+        reason: &str,
+        by: &str,
+    ) -> Result<DeadLetter, RedeliveryError> {
+        if reason.trim().is_empty() {
+            return Err(RedeliveryError::NoReason);
+        }
+        let (by, reason, now) = (by.to_owned(), reason.to_owned(), self.clock.now());
+        self.redrive_whole(id, move |store| {
+            let letters = store.dead_letters();
+            letters.redrive_edited(id, edited, &reason, (&by, now))
+        })
+        .await
+    }
+
+    async fn redrive_whole(
+        &self,
+        id: u64,
+        redrive: impl FnOnce(&Store) -> Result<DeadLetter, LetterError> + Send + 'static,
+    ) -> Result<DeadLetter, RedeliveryError> {
+        let this = self.clone();
         whole(async move {
-            let principal = by.clone();
-            let letter = this
-                .ask(move |store| store.dead_letters().redrive(id, &by))
-                .await?;
-            info!(letter = id, by = principal, "dead letter redriven");
+            let letter = this.ask(redrive).await?;
+            info!(letter = id, "dead letter redriven");
             this.dispatcher.redrive(letter.clone()).await;
             Ok(letter)
         })
         .await
+    }
+
+    /// What was edited of a letter, also of one that has ended; `None` where nothing was.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is damaged.
+    pub async fn edit(&self, id: u64) -> Result<Option<EditedLetter>, RedeliveryError> {
+        self.ask(move |store| store.dead_letters().edit(id)).await
     }
 
     /// Sends all dead letters of a destination that refer to their events again, each before any unsent later

@@ -1,6 +1,7 @@
 //! Delivery again. A redrive is the same delivery once more: dead letters, shown, redriven and discarded. A replay is a
 //! new delivery of an old event, which changes nothing of its first.
 
+pub mod edit;
 pub mod letter_filter;
 pub mod letters;
 pub mod many;

@@ -269,6 +269,112 @@ fn many_are_acted_on_once_they_are_counted_and_a_kill_keeps_the_rest() {
 }
 
 #[test]
+fn an_edited_event_goes_in_the_place_of_its_letter_and_the_original_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(400);
+    write_configuration(dir.path(), &receiver);
+    let server = Server::start(dir.path(), &["--config", "wayhold.toml"]);
+    server.send("order.created", "a", "7");
+    server.wait_for_destination("wms", "1 dead letter", |one| one["dead_letters"] == 1);
+    let letter = server.get("/v1/dead-letters")["items"][0]["id"]
+        .as_u64()
+        .unwrap();
+    let path = format!("/v1/dead-letters/{letter}/redrive");
+    let json_body = [("content-type", "application/json")];
+    let ask = |body: Value| {
+        let answer = server.ask("POST", &path, &json_body, body.to_string().as_bytes());
+        (answer.status, answer.json())
+    };
+    for (body, field) in [
+        (json!({"edit": {"id": "b"}, "reason": "x"}), "edit.id"),
+        (
+            json!({"edit": {"source": "/b"}, "reason": "x"}),
+            "edit.source",
+        ),
+        (
+            json!({"edit": {"partitionkey": "8"}, "reason": "x"}),
+            "edit.partitionkey",
+        ),
+        (json!({"edit": {}, "reason": "x"}), "edit"),
+        (
+            json!({"edit": {"data": 1, "data_base64": ""}, "reason": "x"}),
+            "edit",
+        ),
+        (json!({"edit": {"type": null}, "reason": "x"}), "type"),
+        (json!({"edit": {"time": "now"}, "reason": "x"}), "time"),
+        (json!({"edits": {}}), "edits"),
+    ] {
+        let (status, answer) = ask(body.clone());
+        assert_eq!(
+            (status, &answer["field"]),
+            (400, &json!(field)),
+            "{body}: {answer}"
+        );
+    }
+    let edit =
+        json!({"data": {"id": "a", "sku": "B-2"}, "type": "order.changed", "reviewed": true});
+    assert_eq!(ask(json!({"edit": edit, "reason": " "})).0, 400);
+    assert_eq!(server.get("/v1/destinations/wms")["dead_letters"], 1);
+
+    // It is refused once more: the letter is dead again, and keeps both.
+    let first = receiver.received().remove(0);
+    let (status, _) = ask(json!({"edit": edit, "reason": "the SKU was renamed"}));
+    assert_eq!(status, 202);
+    server.wait_for_destination("wms", "dead again", |one| {
+        one["dead_letters"] == 1 && one["accounting"]["redriven"] == 1
+    });
+    let shown = server.get(&format!("/v1/dead-letters/{letter}"));
+    assert_eq!(shown["event"]["data"], json!({"id": "a"}));
+    assert_eq!(shown["edited"]["event"]["data"]["sku"], "B-2");
+    assert_eq!(shown["attempts"].as_array().unwrap().len(), 2);
+    server.send("order.paid", "b", "7");
+    server.wait_for_destination("wms", "2 dead letters", |one| one["dead_letters"] == 2);
+    server.kill();
+
+    // What was edited goes out, also after a kill, with the identity that the receiver knows.
+    let server = Server::start(dir.path(), &["--config", "wayhold.toml"]);
+    receiver.answer(204);
+    assert_eq!(server.ask("POST", &path, &[], b"").status, 202);
+    let status = server.wait_for_destination("wms", "1 delivered", |one| {
+        one["accounting"]["delivered"] == 1
+    });
+    assert_eq!(status["accounting"]["holds"], true, "{status}");
+    let last = receiver.received().pop().unwrap();
+    assert_eq!(
+        serde_json::from_slice::<Value>(&last.body).unwrap(),
+        json!({"id": "a", "sku": "B-2"})
+    );
+    assert_eq!(last.headers["webhook-id"], first.headers["webhook-id"]);
+    let told = |name: &str| last.headers[name].as_str();
+    assert_eq!(
+        (told("ce-id"), told("ce-type"), told("ce-reviewed")),
+        ("a", "order.changed", "true")
+    );
+    let ended = server.get(&format!("/v1/dead-letters/{letter}"));
+    assert_eq!(
+        (
+            &ended["ended"],
+            &ended["event"]["type"],
+            &ended["edited"]["event"]["type"]
+        ),
+        (
+            &json!(true),
+            &json!("order.created"),
+            &json!("order.changed")
+        )
+    );
+    assert_eq!(ended["edited"]["reason"], "the SKU was renamed");
+    let trail = server.get("/v1/audit").to_string();
+    for words in [
+        "dead_letter.edited",
+        "the SKU was renamed",
+        "dead_letter.redriven",
+    ] {
+        assert!(trail.contains(words), "{words}: {trail}");
+    }
+}
+
+#[test]
 fn an_event_that_waits_says_behind_which_and_why() {
     let dir = tempfile::tempdir().unwrap();
     let receiver = Receiver::start(503);

@@ -1,9 +1,11 @@
 //! What a new state file takes over from an old one that cannot be written, or not be trusted, any more:
-//! histories of retries and dead letters, which memory does not hold.
+//! histories of retries, dead letters and what was edited of them, which memory does not hold.
 
 use rusqlite::types::ToSqlOutput;
 use rusqlite::{Connection, Row, Transaction};
 use wayhold_model::{LaneId, Sequence};
+
+use crate::progress::letter_edits;
 
 /// Columns of `dead_letters`.
 const LETTER_COLUMNS: usize = 24;
@@ -75,17 +77,30 @@ pub(super) fn carry(old: &Connection, new: &Transaction<'_>) -> rusqlite::Result
         }
         carried.whole = false;
     }
-    let mut copy = new.prepare("INSERT OR IGNORE INTO retries VALUES (?, ?, ?, ?, ?)")?;
-    carried.whole &= copy_rows(old, "SELECT * FROM retries", |row| {
-        for column in 0..RETRY_COLUMNS {
+    let edits = copy_all(old, new, "edits", letter_edits::COLUMNS)?;
+    carried.whole &= edits;
+    carried.whole &= copy_all(old, new, "retries", RETRY_COLUMNS)?;
+    Ok(carried)
+}
+
+/// Copies a table as far as it can be read; whether that was to its end.
+fn copy_all(
+    old: &Connection,
+    new: &Transaction<'_>,
+    table: &str,
+    columns: usize,
+) -> rusqlite::Result<bool> {
+    let values = ", ?".repeat(columns - 1);
+    let mut copy = new.prepare(&format!("INSERT OR IGNORE INTO {table} VALUES (?{values})"))?;
+    copy_rows(old, &format!("SELECT * FROM {table}"), |row| {
+        for column in 0..columns {
             copy.raw_bind_parameter(column + 1, ToSqlOutput::Borrowed(row.get_ref(column)?))?;
         }
         match copy.raw_execute() {
             Err(error) if !is_unfit(&error) => Err(error),
             _ => Ok(true),
         }
-    })?;
-    Ok(carried)
+    })
 }
 
 /// Whether a row is refused for what is in it: then it was damaged where it came from.

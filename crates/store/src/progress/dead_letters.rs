@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use thiserror::Error;
-use wayhold_model::{DestinationId, Position, StoredEvent};
+use wayhold_model::{DestinationId, Event, Position, StoredEvent, Timestamp};
 
 use crate::catalog::{Catalog, CatalogError};
-use crate::delivery::DeadLetter;
+use crate::delivery::{DeadLetter, EditedLetter, LetterEdit};
 use crate::progress::handle::Progress;
+use crate::progress::letter::NewEdit;
 use crate::progress::letter_queries::{Content, Wanted};
 use crate::progress::letter_rows::LetterRow;
 
@@ -37,6 +38,12 @@ pub enum LetterError {
     /// Its copy of the event does not match its checksum. It is kept and can only be discarded.
     #[error("the event in dead letter {id} is damaged on disk")]
     Damaged {
+        /// The number.
+        id: u64,
+    },
+    /// What was to be sent in its place is another event: identity and ordering key stay as they are.
+    #[error("dead letter {id}: expected an event of the same id, source and ordering key")]
+    Another {
         /// The number.
         id: u64,
     },
@@ -289,15 +296,81 @@ impl DeadLetters {
     /// # Errors
     /// Any `LetterError`; nothing was done unless it is `Unavailable`.
     pub fn redrive(&self, id: u64, by: &str) -> Result<DeadLetter, LetterError> {
+        self.redrive_as(id, None, by)
+    }
+
+    /// The same with another event in the letter's place, which has the identity and the ordering key of the
+    /// letter's own. That one is kept, also once the edited one has arrived; see `edit`.
+    ///
+    /// # Errors
+    /// As `redrive`, or `Another`.
+    pub fn redrive_edited(
+        &self,
+        id: u64,
+        edited: Event,
+        reason: &str,
+        (by, at): (&str, Timestamp),
+    ) -> Result<DeadLetter, LetterError> {
+        let edited = Arc::new(edited);
+        self.redrive_as(id, Some((edited, reason, at)), by)
+    }
+
+    /// What an operator made of a letter's event, whether the letter has ended or not; `None` where nothing was
+    /// edited.
+    ///
+    /// # Errors
+    /// `Damaged` or `Unavailable`.
+    pub fn edit(&self, id: u64) -> Result<Option<EditedLetter>, LetterError> {
+        for shard in (self.shards)() {
+            if let Some(found) = shard.read_edit(id)? {
+                return found.map(Some).ok_or(LetterError::Damaged { id });
+            }
+        }
+        Ok(None)
+    }
+
+    fn redrive_as(
+        &self,
+        id: u64,
+        edited: Option<(Arc<Event>, &str, Timestamp)>,
+        by: &str,
+    ) -> Result<DeadLetter, LetterError> {
         let _one_at_a_time = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
         let (shard, row) = self.idle(id)?;
         let place = row.place;
         let letter = row.whole(&*self.events);
-        let letter = letter.ok_or(LetterError::Damaged { id })?;
+        let mut letter = letter.ok_or(LetterError::Damaged { id })?;
+        let subject = id.to_string();
+        let mut edit = None;
+        if let Some((event, reason, at)) = edited {
+            let own = &letter.event.event;
+            let identity = |event: &Event| (event.id() == own.id(), event.source() == own.source());
+            if identity(&event) != (true, true) || event.key() != own.key() {
+                return Err(LetterError::Another { id });
+            }
+            self.catalog
+                .audit(by, "dead_letter.edited", &subject, Some(reason))?;
+            let event = Arc::new(StoredEvent {
+                event,
+                ..StoredEvent::clone(&letter.event)
+            });
+            let made = Arc::new(LetterEdit {
+                event,
+                at,
+                by: by.to_owned(),
+                reason: reason.to_owned(),
+            });
+            edit = Some(NewEdit {
+                destination: letter.destination,
+                original: Arc::clone(&letter.event),
+                edit: Arc::clone(&made),
+            });
+            letter.edit = Some(made);
+        }
         self.catalog
-            .audit(by, "dead_letter.redriven", &id.to_string(), None)?;
+            .audit(by, "dead_letter.redriven", &subject, None)?;
         failpoint!("redrive.audited");
-        if !shard.change(|memory| memory.redrive(id, place)) {
+        if !shard.change(|memory| memory.redrive(id, place, edit)) {
             return Err(LetterError::Redriving { id });
         }
         failpoint!("redrive.before-durable");
@@ -403,11 +476,10 @@ impl DeadLetters {
             let whole = shard.undamaged(rows, &*self.events);
             let started: Vec<_> = shard.change(|memory| {
                 let started = places.into_iter().filter(|(id, place)| {
-                    whole.iter().any(|letter| letter.id == *id) && memory.redrive(*id, *place)
+                    whole.iter().any(|letter| letter.id == *id) && memory.redrive(*id, *place, None)
                 });
                 started.map(|(id, _)| id).collect()
             });
-            failpoint!("redrive-many.before-durable");
             if let Err(error) = shard.require_durable() {
                 shard.change(|memory| {
                     for id in started {

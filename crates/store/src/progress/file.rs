@@ -15,6 +15,7 @@ use crate::format::{Format, Upgrade};
 use crate::progress::attempts;
 use crate::progress::chunk::{self, Chunk};
 use crate::progress::letter::{LetterChange, LetterPlace};
+use crate::progress::letter_edits;
 use crate::progress::letter_rows;
 use crate::progress::memory::{Batch, Loaded, ResolvedSegment, Retry, Totals};
 use crate::shards::Owner;
@@ -27,6 +28,7 @@ const FORMAT: Format = Format {
         Upgrade::Statements(OWNER),
         Upgrade::Statements(COMPACTED),
         Upgrade::Code(give_fingerprints),
+        Upgrade::Statements(letter_edits::SCHEMA),
     ],
 };
 
@@ -147,6 +149,7 @@ impl StateFile {
         let mut connection = connection::open(path, Access::Create, PROFILE, vfs)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute_batch(SCHEMA)?;
+        transaction.execute_batch(letter_edits::SCHEMA)?;
         FORMAT.stamp(&transaction)?;
         write_owner(&transaction, owner)?;
         fill(&transaction)?;
@@ -558,12 +561,22 @@ fn write_letters(transaction: &Transaction<'_>, batch: &Batch, seed: u64) -> rus
                 }
                 history.extend_from_slice(&letter.attempts);
                 letter_rows::insert(transaction, *id, letter, &history, seed)?;
+                if let Some(edit) = &letter.edit {
+                    letter_edits::insert(transaction, *id, edit, seed)?;
+                }
             }
             LetterChange::Changed {
                 redriving,
                 attempts,
-            } => letter_rows::update(transaction, *id, *redriving, attempts)?,
+                edit,
+            } => {
+                letter_rows::update(transaction, *id, *redriving, attempts)?;
+                if let Some(edit) = edit {
+                    letter_edits::insert(transaction, *id, edit, seed)?;
+                }
+            }
             LetterChange::Removed => {
+                letter_edits::end(transaction, *id)?;
                 transaction
                     .prepare_cached("DELETE FROM dead_letters WHERE id = ?")?
                     .execute([id.cast_signed()])?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use wayhold_model::{DestinationId, LaneId, Sequence, StoredEvent, Timestamp};
 
-use crate::delivery::{AttemptRecord, SetAside};
+use crate::delivery::{AttemptRecord, LetterEdit, SetAside};
 
 /// Gives dead letters their numbers, the same count for all shards of a store: so a number names one
 /// letter whatever shard it lies in, and lists go by the order in which letters came about.
@@ -69,6 +69,15 @@ pub(super) struct NewLetter {
     /// The last attempts; the earlier ones are with the retry.
     pub(super) attempts: Vec<AttemptRecord>,
     pub(super) redriving: bool,
+    pub(super) edit: Option<NewEdit>,
+}
+
+/// An edit of a letter's event that is not in the file yet.
+#[derive(Clone, Debug)]
+pub(super) struct NewEdit {
+    pub(super) destination: DestinationId,
+    pub(super) original: Arc<StoredEvent>,
+    pub(super) edit: Arc<LetterEdit>,
 }
 
 /// What is to be written of one dead letter.
@@ -81,6 +90,8 @@ pub(super) enum LetterChange {
         redriving: bool,
         /// Attempts to append.
         attempts: Vec<AttemptRecord>,
+        /// What its event was edited to, if it was.
+        edit: Option<NewEdit>,
     },
     /// It was delivered, expired or discarded.
     Removed,
@@ -90,6 +101,7 @@ impl LetterChange {
     /// This change and then a later one, as one.
     pub(super) fn then(self, later: Self) -> Self {
         match (self, later) {
+            // An edit is in the file before its event is sent, so removing loses none.
             (_, Self::Removed) => Self::Removed,
             // Numbers are never reused, so nothing comes after a removal and nothing is new twice.
             (earlier @ Self::Removed, _) => earlier,
@@ -99,23 +111,29 @@ impl LetterChange {
                 Self::Changed {
                     redriving,
                     attempts,
+                    edit,
                 },
             ) => Self::New(NewLetter {
                 redriving,
                 attempts: joined(letter.attempts, attempts),
+                edit: edit.or(letter.edit),
                 ..letter
             }),
             (
                 Self::Changed {
-                    attempts: first, ..
+                    attempts: first,
+                    edit: before,
+                    ..
                 },
                 Self::Changed {
                     redriving,
                     attempts,
+                    edit,
                 },
             ) => Self::Changed {
                 redriving,
                 attempts: joined(first, attempts),
+                edit: edit.or(before),
             },
         }
     }

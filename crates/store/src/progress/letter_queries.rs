@@ -4,9 +4,10 @@
 use rusqlite::{OptionalExtension, params};
 use wayhold_model::{DestinationId, Position, Sequence};
 
-use crate::delivery::DeadLetter;
+use crate::delivery::{DeadLetter, EditedLetter};
 use crate::progress::dead_letters::{EventSource, LetterAt, LetterError, LetterGroup, LetterQuery};
 use crate::progress::handle::Progress;
+use crate::progress::letter_edits;
 use crate::progress::letter_rows::{LetterRow, read};
 
 /// What the letters that are wanted keep of their events.
@@ -78,6 +79,7 @@ impl Progress {
                     ],
                     |row| read(row, context),
                 )?
+                .map(|row| row?.with_edit(connection, context))
                 .collect::<rusqlite::Result<Vec<_>>>()
         })
     }
@@ -189,7 +191,9 @@ impl Progress {
             let mut rows = Vec::with_capacity(letters.len());
             for letter in letters {
                 let row = one.query_row([letter.id.cast_signed()], |row| read(row, context));
-                rows.extend(row.optional()?.filter(|row| !row.redriving));
+                if let Some(row) = row.optional()?.filter(|row| !row.redriving) {
+                    rows.push(row.with_edit(connection, context)?);
+                }
             }
             Ok(rows)
         })
@@ -207,8 +211,16 @@ impl Progress {
             connection
                 .prepare_cached("SELECT * FROM dead_letters WHERE id = ?")?
                 .query_row([id.cast_signed()], |row| read(row, context))
-                .optional()
+                .optional()?
+                .map(|row| row.with_edit(connection, context))
+                .transpose()
         })
+    }
+
+    /// What a letter's event was edited to; `Some(None)` where that is damaged.
+    pub(super) fn read_edit(&self, id: u64) -> Result<Option<Option<EditedLetter>>, LetterError> {
+        let context = self.letter_context();
+        self.read_letters(|connection| letter_edits::read(connection, id, context))
     }
 
     pub(super) fn require_durable(&self) -> Result<(), LetterError> {

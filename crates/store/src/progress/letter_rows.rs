@@ -9,9 +9,10 @@ use wayhold_model::{
     Timestamp, error_print, hash,
 };
 
-use crate::delivery::{AttemptRecord, DeadLetter, SetAside};
+use crate::delivery::{AttemptRecord, DeadLetter, LetterEdit, SetAside};
 use crate::progress::attempts;
 use crate::progress::letter::{Content, LetterPlace, NewLetter};
+use crate::progress::letter_edits;
 
 /// Gives the event at a position, where it can be read; damage is named by the shard that it lies in.
 pub(super) type Events<'a> = dyn Fn(Position) -> Option<Arc<StoredEvent>> + 'a;
@@ -32,6 +33,7 @@ pub(super) struct LetterRow {
     pub(super) redriving: bool,
     /// `None` where the row is damaged.
     told: Option<Told>,
+    edit: Option<Arc<LetterEdit>>,
 }
 
 /// What a sound row tells.
@@ -52,6 +54,21 @@ impl LetterRow {
     pub(super) fn sound(&self) -> Option<(DestinationId, Position, Option<Arc<StoredEvent>>)> {
         let told = self.told.as_ref()?;
         Some((told.destination, told.position, told.event.clone()))
+    }
+
+    /// Brings what its event was edited to; an edit that is damaged makes the letter damaged, since nothing else
+    /// may be sent in its place.
+    pub(super) fn with_edit(
+        mut self,
+        connection: &Connection,
+        context: LetterContext,
+    ) -> rusqlite::Result<Self> {
+        match letter_edits::read(connection, self.id, context)? {
+            None => {}
+            Some(None) => self.told = None,
+            Some(Some(edited)) => self.edit = Some(Arc::new(edited.edit)),
+        }
+        Ok(self)
     }
 
     /// The letter with its event; `None` where either is damaged.
@@ -84,6 +101,7 @@ impl LetterRow {
             redriving: self.redriving,
             referred: self.place.referred.is_some(),
             replay: self.place.lane.replay(),
+            edit: self.edit,
         })
     }
 }
@@ -113,6 +131,7 @@ pub(super) fn read_redriving(
             "SELECT * FROM dead_letters WHERE redriving = 1 AND destination = ? ORDER BY id",
         )?
         .query_map([destination.0], |row| read(row, context))?
+        .map(|row| row?.with_edit(connection, context))
         .collect()
 }
 
@@ -261,15 +280,15 @@ fn class_of(history: &[AttemptRecord]) -> (&'static str, String) {
 }
 
 /// The copy of an event within a letter, as far as its checksum covers it.
-struct Copy<'a> {
-    sequence: u64,
-    accepted_at: u64,
-    texts: [&'a str; 10],
-    data: &'a [u8],
+pub(super) struct Copy<'a> {
+    pub(super) sequence: u64,
+    pub(super) accepted_at: u64,
+    pub(super) texts: [&'a str; 10],
+    pub(super) data: &'a [u8],
 }
 
 impl<'a> Copy<'a> {
-    fn of(stored: &'a StoredEvent) -> Self {
+    pub(super) fn of(stored: &'a StoredEvent) -> Self {
         let event = &stored.event;
         Self {
             sequence: stored.position.sequence.0,
@@ -302,7 +321,7 @@ impl<'a> Copy<'a> {
 
     /// XXH3-64 of: sequence and time of acceptance (8 bytes each, little endian), then each text and the
     /// data preceded by its length (8 bytes, little endian).
-    fn check(&self, seed: u64) -> i64 {
+    pub(super) fn check(&self, seed: u64) -> i64 {
         let mut bytes = Vec::with_capacity(self.data.len() + 1024);
         bytes.extend_from_slice(&self.sequence.to_le_bytes());
         bytes.extend_from_slice(&self.accepted_at.to_le_bytes());
@@ -332,6 +351,7 @@ pub(super) fn read(row: &Row<'_>, context: LetterContext) -> rusqlite::Result<Le
         },
         redriving: row.get("redriving")?,
         told,
+        edit: None,
     })
 }
 
@@ -387,7 +407,7 @@ fn read_told(
 }
 
 /// The event of a copy that matches its checksum.
-fn event_of(copy: &Copy<'_>, position: Position, hash_seed: u64) -> Option<StoredEvent> {
+pub(super) fn event_of(copy: &Copy<'_>, position: Position, hash_seed: u64) -> Option<StoredEvent> {
     let [
         destinations,
         id,

@@ -20,6 +20,7 @@ mod writer;
 mod dead_letters;
 mod examine;
 mod handle;
+mod letter_edits;
 mod letter_queries;
 mod letter_rows;
 

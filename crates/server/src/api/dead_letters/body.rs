@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 use wayhold_model::Fault;
-use wayhold_store::{AttemptRecord, DeadLetter};
+use wayhold_store::{AttemptRecord, DeadLetter, EditedLetter, LetterEdit};
 
 use crate::api::lookup::structured;
 use crate::app::App;
@@ -37,6 +37,60 @@ pub(super) struct LetterBody {
     /// The event in CloudEvents' JSON format, where one letter is shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<Box<RawValue>>,
+    /// What an operator made of it, which is sent in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    edited: Option<EditBody>,
+}
+
+/// What an operator made of an event.
+#[derive(Debug, Serialize)]
+struct EditBody {
+    at: String,
+    by: String,
+    reason: String,
+    event: Box<RawValue>,
+}
+
+impl EditBody {
+    fn new(edit: &LetterEdit) -> Result<Self, Problem> {
+        Ok(Self {
+            at: edit.at.to_string(),
+            by: edit.by.clone(),
+            reason: edit.reason.clone(),
+            event: structured(&edit.event.event)?,
+        })
+    }
+}
+
+/// A letter that has ended after its event was edited.
+#[derive(Debug, Serialize)]
+pub(super) struct EndedBody {
+    id: u64,
+    source: String,
+    event_id: String,
+    position: String,
+    destination: String,
+    ended: bool,
+    /// As it was accepted.
+    event: Box<RawValue>,
+    edited: EditBody,
+}
+
+impl EndedBody {
+    pub(super) fn new(app: &App, letter: &EditedLetter) -> Result<Self, Problem> {
+        let event = &letter.original.event;
+        let destination = app.store.catalog().destination(letter.destination);
+        Ok(Self {
+            id: letter.letter,
+            source: event.source().to_owned(),
+            event_id: event.id().to_owned(),
+            position: letter.original.position.to_string(),
+            destination: destination.map(|record| record.name).unwrap_or_default(),
+            ended: letter.ended,
+            event: structured(event)?,
+            edited: EditBody::new(&letter.edit)?,
+        })
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -89,6 +143,7 @@ impl LetterBody {
             by_reference: letter.referred,
             replay: letter.replay,
             event: None,
+            edited: None,
         }
     }
 
@@ -96,6 +151,7 @@ impl LetterBody {
     pub(super) fn whole(app: &App, letter: &DeadLetter) -> Result<Self, Problem> {
         Ok(Self {
             event: Some(structured(&letter.event.event)?),
+            edited: letter.edit.as_deref().map(EditBody::new).transpose()?,
             ..Self::new(app, letter)
         })
     }

@@ -6,23 +6,25 @@ mod many;
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use wayhold_model::DestinationId;
-use wayhold_store::LetterQuery;
+use wayhold_store::{LetterError, LetterQuery};
 
-use self::body::{GroupBody, LetterBody};
-use super::body::Wish;
+use self::body::{EndedBody, GroupBody, LetterBody};
+use super::body::{Wish, read as parse, whole};
 use super::caller::{Caller, Operate, Read};
 use super::list::List;
 use crate::app::App;
 use crate::http::{Problem, ProblemType};
-use crate::redelivery::LettersMeant;
+use crate::redelivery::edit::{self, Edit};
 use crate::redelivery::letter_filter::compile;
 use crate::redelivery::letters::LISTED_MAX;
+use crate::redelivery::{LettersMeant, RedeliveryError};
 
 /// The routes of this noun.
 pub fn routes() -> Router<Arc<App>> {
@@ -34,6 +36,9 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/dead-letters/{id}/discard", post(discard))
         .merge(many::routes())
 }
+
+/// Longest body of a redrive, in bytes: an event of the largest size, with its data in base64.
+const EDIT_BYTES_MAX: usize = 16 << 20;
 
 /// Which dead letters are meant.
 #[derive(Debug, Default, Deserialize)]
@@ -140,20 +145,51 @@ async fn show(
     State(app): State<Arc<App>>,
     _: Caller<Read>,
     Path(id): Path<String>,
-) -> Result<Json<LetterBody>, Problem> {
-    let letter = app.letters.show(number(&id)?).await?;
-    Ok(Json(LetterBody::whole(&app, &letter)?))
+) -> Result<Response, Problem> {
+    let id = number(&id)?;
+    match app.letters.show(id).await {
+        Ok(letter) => Ok(Json(LetterBody::whole(&app, &letter)?).into_response()),
+        Err(error @ RedeliveryError::Letter(LetterError::NotFound { .. })) => {
+            // What was sent in the place of an event is told as long as it is known.
+            let edited = app.letters.edit(id).await?.ok_or(error)?;
+            Ok(Json(EndedBody::new(&app, &edited)?).into_response())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// How one letter is sent again.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Again {
+    /// What is replaced of its event.
+    #[serde(default)]
+    edit: Option<Edit>,
+    /// Why, where something is.
+    #[serde(default)]
+    reason: String,
 }
 
 async fn redrive(
     State(app): State<Arc<App>>,
     caller: Caller<Operate>,
     Path(id): Path<String>,
+    request: Request,
 ) -> Result<(StatusCode, Json<LetterBody>), Problem> {
-    let letter = app
-        .letters
-        .redrive(number(&id)?, &caller.principal.name)
-        .await?;
+    let (id, by) = (number(&id)?, &caller.principal.name);
+    // An edit may hold a whole event's data.
+    let body = whole(request, EDIT_BYTES_MAX).await?;
+    let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
+    let Again { edit, reason } = parse(text)?;
+    let letter = match edit {
+        None => app.letters.redrive(id, by).await?,
+        Some(edit) => {
+            let letter = app.letters.show(id).await?;
+            let read = |text: &[u8]| app.accept.read_event(text);
+            let edited = edit::apply(&letter.to_send().event, &edit, read)?;
+            app.letters.redrive_edited(id, edited, &reason, by).await?
+        }
+    };
     Ok((StatusCode::ACCEPTED, Json(LetterBody::new(&app, &letter))))
 }
 

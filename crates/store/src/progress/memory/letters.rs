@@ -9,7 +9,7 @@ use wayhold_model::{DestinationId, LaneId, Sequence, StoredEvent, Timestamp};
 use super::Memory;
 use crate::delivery::{AttemptRecord, Resolution, SetAside};
 use crate::progress::chunk::{self, Chunk};
-use crate::progress::letter::{Content, LetterChange, LetterPlace, NewLetter};
+use crate::progress::letter::{Content, LetterChange, LetterPlace, NewEdit, NewLetter};
 
 impl Memory {
     /// Gives a delivery up and keeps it as a dead letter; its number, or `None` where the delivery was
@@ -34,6 +34,7 @@ impl Memory {
             content: Content::Copy(Arc::clone(event)),
             attempts: vec![last],
             redriving: false,
+            edit: None,
         }))
     }
 
@@ -53,6 +54,7 @@ impl Memory {
             content: Content::Copy(Arc::clone(event)),
             attempts: vec![last],
             redriving: false,
+            edit: None,
         })
     }
 
@@ -74,6 +76,7 @@ impl Memory {
             content: Content::Reference { sequence, why, at },
             attempts: Vec::new(),
             redriving: false,
+            edit: None,
         }))
     }
 
@@ -97,8 +100,14 @@ impl Memory {
         self.redriving.contains_key(&letter)
     }
 
-    /// Starts a redrive of a dead letter of that lane; `false` where one is under way.
-    pub(in crate::progress) fn redrive(&mut self, letter: u64, place: LetterPlace) -> bool {
+    /// Starts a redrive of a dead letter of that lane, with its event edited or as it is; `false` where one is
+    /// under way.
+    pub(in crate::progress) fn redrive(
+        &mut self,
+        letter: u64,
+        place: LetterPlace,
+        edit: Option<NewEdit>,
+    ) -> bool {
         if self.redriving.contains_key(&letter) {
             return false;
         }
@@ -112,6 +121,7 @@ impl Memory {
             LetterChange::Changed {
                 redriving: true,
                 attempts: Vec::new(),
+                edit,
             },
         );
         true
@@ -144,6 +154,7 @@ impl Memory {
                 let change = LetterChange::Changed {
                     redriving: false,
                     attempts: vec![attempt],
+                    edit: None,
                 };
                 return self.change_letter(letter, change);
             }
@@ -164,6 +175,7 @@ impl Memory {
             LetterChange::Changed {
                 redriving: false,
                 attempts: Vec::new(),
+                edit: None,
             },
         );
     }

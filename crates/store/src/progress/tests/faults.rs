@@ -125,8 +125,9 @@ fn a_damaged_file_is_kept_aside_and_its_letters_are_saved() {
     );
 }
 
-/// Takes fingerprints out of a file, which version 5 brought.
+/// Takes out of a file what versions 5 and 6 brought.
 const WITHOUT_FINGERPRINTS: &str = "
+    DROP TABLE edits;
     DROP INDEX dead_letters_by_cause;
     ALTER TABLE dead_letters DROP COLUMN fingerprint;
     CREATE INDEX dead_letters_by_class ON dead_letters(destination, class, redriving);";

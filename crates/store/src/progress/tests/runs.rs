@@ -351,8 +351,8 @@ fn act(progress: &Progress, model: &mut Model, step: &Step) {
             let dead = model.nth(n, Fate::dead);
             if let Some((at, letter)) = dead {
                 let place = model.place_of(at);
-                assert!(progress.change(|m| m.redrive(letter, place)));
-                assert!(!progress.change(|m| m.redrive(letter, place)));
+                assert!(progress.change(|m| m.redrive(letter, place, None)));
+                assert!(!progress.change(|m| m.redrive(letter, place, None)));
                 let sequence = model.sequence(at.1);
                 assert!(!progress.change(|m| m.revive(letter, place.lane, sequence)));
                 let fate = match place.referred {
