@@ -25,6 +25,8 @@ pub(super) struct Sent {
     pub(super) event: Arc<StoredEvent>,
     pub(super) history: History,
     pub(super) at: Instant,
+    /// Whether its failure is one of those that the lane counts as known, see `sink::Known`.
+    pub(super) knowing: bool,
 }
 
 /// Ended, and judged.
@@ -91,11 +93,12 @@ impl Prepared {
     }
 
     /// Handed to the sink at `at`.
-    pub(super) fn sent(self, at: Instant) -> Sent {
+    pub(super) fn sent(self, at: Instant, knowing: bool) -> Sent {
         Sent {
             event: self.event,
             history: self.history,
             at,
+            knowing,
         }
     }
 }

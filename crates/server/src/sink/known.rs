@@ -20,6 +20,11 @@ impl Known {
         self.taken += u64::from(outcome.failure().is_some());
     }
 
+    /// Nothing of the lane is in flight: it has taken whatever was reported.
+    pub fn take_all(&mut self) {
+        self.taken = self.reported.load(Ordering::Acquire);
+    }
+
     /// This outcome is about to be reported to the lane.
     pub(super) fn reports(&self, outcome: &Outcome) {
         if outcome.failure().is_some() {
@@ -52,5 +57,8 @@ mod tests {
         assert!(!lane.is_whole());
         lane.take(&failed);
         assert!(lane.is_whole() && !before.is_whole());
+        lane.reports(&failed);
+        lane.take_all();
+        assert!(lane.is_whole());
     }
 }

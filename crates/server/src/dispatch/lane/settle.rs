@@ -27,10 +27,15 @@ impl LaneTask {
             wall: self.clock.now(),
         };
         for Finished { token, outcome } in outcomes.drain(..) {
-            self.known.take(&outcome);
             if let Some(sent) = self.flight.remove(token) {
+                if sent.knowing {
+                    self.known.take(&outcome);
+                }
                 self.settle(&sent, &outcome, moment);
             }
+        }
+        if self.flight.is_empty() {
+            self.known.take_all();
         }
         wayhold_store::failpoint!("lane.outcomes-taken");
         if !self.delivered.is_empty() {

@@ -362,10 +362,11 @@ impl LaneTask {
         }
         let event = Arc::clone(&prepared.event);
         let number = prepared.number();
-        let token = self.flight.insert(prepared.sent(Instant::now()));
+        let knowing = self.policy.in_flight_per_key > 1;
+        let token = self.flight.insert(prepared.sent(Instant::now(), knowing));
         let finish = self.finish.clone();
         let mut attempt = Attempt::new(event, number, self.policy.timeout, token, finish);
-        if self.policy.in_flight_per_key > 1 {
+        if knowing {
             attempt = attempt.knowing(&self.known);
             self.order.handed_over(key);
         }

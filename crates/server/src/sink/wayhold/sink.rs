@@ -91,6 +91,11 @@ impl Sink for ForwardSink {
         Box::pin(self.shared.probe())
     }
 
+    /// What two versions send at the same time could overtake: a key may have several events with each.
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
     fn preview(&self, event: &Event) -> Option<Result<Preview, Failure>> {
         Some(Ok(self.shared.preview(event)))
     }
