@@ -8,6 +8,7 @@ pub mod kafka;
 pub mod load;
 pub mod serve;
 pub mod store;
+pub mod webhook;
 
 pub mod process;
 pub mod run;

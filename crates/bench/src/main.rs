@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 use mimalloc::MiMalloc;
 #[cfg(feature = "kafka")]
 use wayhold_bench::kafka;
+use wayhold_bench::webhook::post;
 use wayhold_bench::{BenchError, load, run, serve, store, window};
 
 /// The allocator of the shipped binary, so that all servers here have it.
@@ -30,6 +31,8 @@ enum Command {
     /// line of JSON.
     #[cfg(feature = "kafka")]
     Produce(kafka::Args),
+    /// Posts to a receiver with the HTTP client of webhooks alone, and prints what it took as one line of JSON.
+    Post(post::Args),
     /// Measures the store alone and prints what it took as one line of JSON.
     Store(store::Args),
     /// Sets accepting with a long idempotency window in little memory against the ordinary one. As root.
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::main(&args),
         #[cfg(feature = "kafka")]
         Command::Produce(args) => kafka::main(&args),
+        Command::Post(args) => post::main(&args),
         Command::Store(args) => store::main(&args),
         Command::Window(args) => window::main(&args),
         Command::Run(args) => run::main(&args),

@@ -213,6 +213,20 @@ pub fn produce(
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
+/// Runs the bare client of webhooks, in a process of its own, to its end.
+pub fn post(url: &str, seconds: f64) -> Result<crate::webhook::post::Report, BenchError> {
+    let output = this_program()?
+        .args(["post", "--url", url])
+        .arg(format!("--seconds={seconds}"))
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        return Err(format!("the client ended early: {}", output.status).into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
 fn this_program() -> Result<Command, BenchError> {
     Ok(Command::new(std::env::current_exe()?))
 }

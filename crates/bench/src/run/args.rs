@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::series::Figures;
 use super::verdict::{self, Target};
 use super::wanted::Wanted;
-use super::{accept, delivering, drain, restart, route, segments};
+use super::{accept, delivering, drain, restart, route, segments, webhook};
 use crate::BenchError;
 
 /// Everything that is measured, in the order of a round.
@@ -24,6 +24,7 @@ const PARTS: &[Part] = &[
 /// What takes long to prepare, and then runs its rounds by itself after those of the others.
 const APART: &[Part] = &[
     restart::PART,
+    webhook::PART,
     #[cfg(feature = "kafka")]
     kafka::PART,
 ];

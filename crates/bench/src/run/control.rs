@@ -108,6 +108,26 @@ pub fn metrics(server: SocketAddr) -> Result<String, BenchError> {
     ask(server, "GET", "/metrics")
 }
 
+/// Asks any server for something.
+pub fn get(server: SocketAddr, path: &str) -> Result<String, BenchError> {
+    ask(server, "GET", path)
+}
+
+/// Waits until something holds.
+pub fn eventually(
+    what: &str,
+    mut holds: impl FnMut() -> Result<bool, BenchError>,
+) -> Result<(), BenchError> {
+    let started = Instant::now();
+    while !holds()? {
+        if started.elapsed() > DRAIN_TIMEOUT {
+            return Err(format!("not within {DRAIN_TIMEOUT:?}: {what}").into());
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
 fn ask(server: SocketAddr, method: &str, path: &str) -> Result<String, BenchError> {
     exchange(
         server,

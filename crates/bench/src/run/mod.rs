@@ -29,6 +29,8 @@ pub mod kafka;
 #[cfg(feature = "kafka")]
 pub mod quantile;
 
+pub mod webhook;
+
 pub mod control;
 pub mod files;
 

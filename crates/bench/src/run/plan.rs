@@ -36,6 +36,13 @@ pub struct Plan {
     pub kafka_one_key: u64,
     /// Seconds of each measurement with Kafka.
     pub kafka_seconds: f64,
+    /// Events that go to a webhook as fast as they can, and to one that has a rate.
+    pub webhook_backlog: u64,
+    pub webhook_due: u64,
+    /// Events that wait to be tried again: few, and many.
+    pub webhook_waiting: [u64; 2],
+    /// Seconds of the bare client.
+    pub webhook_seconds: f64,
     /// Whether figures mean nothing.
     pub is_smoke: bool,
 }
@@ -65,6 +72,10 @@ impl Plan {
             kafka_backlog: 120_000,
             kafka_one_key: 10_000,
             kafka_seconds: 2.0,
+            webhook_backlog: 60_000,
+            webhook_due: 100_000,
+            webhook_waiting: [10_000, 100_000],
+            webhook_seconds: 3.0,
             is_smoke: false,
         }
     }
@@ -93,6 +104,10 @@ impl Plan {
             kafka_backlog: 4_000,
             kafka_one_key: 10_000,
             kafka_seconds: 0.5,
+            webhook_backlog: 2_000,
+            webhook_due: 5_000,
+            webhook_waiting: [500, 1_000],
+            webhook_seconds: 0.5,
             is_smoke: true,
         }
     }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use hyper::StatusCode;
 use tokio::net::TcpListener;
 
 use super::bare;
@@ -13,6 +14,7 @@ use super::keepers::{Classic, Nothing};
 use super::settings::settings;
 use super::wayhold::{self, Beginning};
 use crate::BenchError;
+use crate::webhook::receiver;
 
 /// Arguments of `serve`.
 #[derive(Clone, Debug, clap::Args)]
@@ -36,6 +38,18 @@ pub struct Args {
     #[cfg(feature = "kafka")]
     #[arg(long, requires = "kafka")]
     pub topic: Option<String>,
+    /// Wayhold's destination is this webhook instead of nothing.
+    #[arg(long)]
+    pub webhook: Option<String>,
+    /// Attempts that may start in a time at `--webhook`, such as `100/s`.
+    #[arg(long, requires = "webhook")]
+    pub rate: Option<String>,
+    /// What fails at `--webhook` waits for an hour, and everything else is tried all the same.
+    #[arg(long, requires = "webhook")]
+    pub patient: bool,
+    /// What the receiver answers.
+    #[arg(long, default_value_t = 204)]
+    pub status: u16,
     /// Wayhold keeps this much of what was delivered, instead of what it keeps by default.
     #[arg(long)]
     pub retention_bytes: Option<u64>,
@@ -61,6 +75,8 @@ pub enum Kind {
     Classic,
     /// Wayhold with its defaults and a full idempotency window.
     Wayhold,
+    /// The other end of a webhook.
+    Receiver,
 }
 
 /// Runs one server until it is told to stop.
@@ -78,6 +94,10 @@ pub fn main(args: &Args) -> Result<(), BenchError> {
 async fn serve(args: &Args) -> Result<(), BenchError> {
     match args.kind {
         Kind::Bare => Ok(bare::serve(TcpListener::bind(args.listen).await?).await?),
+        Kind::Receiver => {
+            let status = StatusCode::from_u16(args.status)?;
+            Ok(receiver::serve(TcpListener::bind(args.listen).await?, status).await?)
+        }
         Kind::Noop => front::serve(&settings(args)?.config, Arc::new(Nothing::default())).await,
         Kind::Classic => {
             let outbox = Classic::new(Outbox::open(&args.data)?);

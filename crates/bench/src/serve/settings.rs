@@ -48,13 +48,30 @@ fn destination(args: &Args) -> String {
         (Some(servers), Some(topic)) => format!(
             "[destinations.{DESTINATION}]\nkind = \"kafka\"\nbootstrap_servers = {servers:?}\ntopic = {topic:?}\n"
         ),
-        _ => nothing(),
+        _ => webhook(args).unwrap_or_else(nothing),
     }
 }
 
 #[cfg(not(feature = "kafka"))]
-fn destination(_args: &Args) -> String {
-    nothing()
+fn destination(args: &Args) -> String {
+    webhook(args).unwrap_or_else(nothing)
+}
+
+fn webhook(args: &Args) -> Option<String> {
+    let url = args.webhook.as_ref()?;
+    let rate = args.rate.as_ref();
+    let rate = rate.map_or_else(String::new, |rate| format!("rate = {rate:?}\n"));
+    let patient = match args.patient {
+        true => format!(
+            "[destinations.{DESTINATION}.retry]\nwaits = [\"1h\"]\n\
+             [destinations.{DESTINATION}.breaker]\nfailures = 1000000000\n"
+        ),
+        false => String::new(),
+    };
+    Some(format!(
+        "[destinations.{DESTINATION}]\nkind = \"webhook\"\nurl = {url:?}\n\
+         allow_networks = [\"127.0.0.0/8\"]\n{rate}{patient}"
+    ))
 }
 
 fn nothing() -> String {

@@ -1,0 +1,50 @@
+//! What stands at the other end of a webhook: reads a request, notes when it came and gives a fixed answer. Asked
+//! with GET it says what arrived.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+use super::arrivals::Arrivals;
+
+/// Answers every request on `listener` with this status.
+pub async fn serve(listener: TcpListener, status: StatusCode) -> io::Result<()> {
+    let arrivals = Arc::new(Arrivals::default());
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        let arrivals = Arc::clone(&arrivals);
+        tokio::spawn(async move {
+            let answer = service_fn(|request| answer(request, &arrivals, status));
+            // A connection that breaks concerns its client, who reports it.
+            let _broken = http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), answer)
+                .await;
+        });
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    arrivals: &Arrivals,
+    status: StatusCode,
+) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let is_asked = request.method() == Method::GET;
+    request.into_body().collect().await?;
+    if is_asked {
+        let report = serde_json::to_vec(&arrivals.report()).unwrap_or_default();
+        return Ok(Response::new(Full::new(report.into())));
+    }
+    arrivals.note();
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = status;
+    Ok(response)
+}
