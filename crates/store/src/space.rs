@@ -40,6 +40,8 @@ pub(crate) struct Space {
     free: AtomicU64,
     /// Bytes that are kept only as long as nobody needs the room.
     yielding: AtomicU64,
+    /// Bytes of those that somebody needs, so that they do not give way.
+    needed_again: AtomicU64,
     /// Bytes that somebody is making free.
     promised: Mutex<u64>,
     /// Bytes that compactions are about to write.
@@ -67,6 +69,7 @@ impl Space {
             min_free: AtomicU64::new(min_free),
             free: AtomicU64::new(u64::MAX),
             yielding: AtomicU64::new(0),
+            needed_again: AtomicU64::new(0),
             promised: Mutex::default(),
             claimed: AtomicU64::new(0),
             low: AtomicBool::new(false),
@@ -101,8 +104,9 @@ impl Space {
 
     /// Free bytes, and those that are kept only as long as nobody needs the room.
     pub(crate) fn room(&self) -> u64 {
-        self.free()
-            .saturating_add(self.yielding.load(Ordering::Relaxed))
+        let yielding = self.yielding.load(Ordering::Relaxed);
+        let needed = self.needed_again.load(Ordering::Relaxed);
+        self.free().saturating_add(yielding.saturating_sub(needed))
     }
 
     /// Whether accepting must wait for room.
@@ -124,6 +128,12 @@ impl Space {
     /// So many of them are given back.
     pub(crate) fn give_back(&self, bytes: u64) {
         self.yielding.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Of what is kept so many bytes give way to nobody for now, where it were `before`.
+    pub(crate) fn need_again(&self, before: u64, now: u64) {
+        self.needed_again.fetch_add(now, Ordering::Relaxed);
+        self.needed_again.fetch_sub(before, Ordering::Relaxed);
     }
 
     /// Bytes that the volume lacked when last looked at, and that what is kept must make up for.

@@ -120,6 +120,10 @@ struct Flying {
 }
 
 /// The loop of one replay and everything it knows.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says a thing of its own; together they are no state"
+)]
 pub struct ReplayLane {
     record: ReplayRecord,
     takes: Takes,

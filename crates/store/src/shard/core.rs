@@ -67,6 +67,8 @@ pub(crate) struct Shard {
     pub(crate) closed: AtomicBool,
     /// Bytes of resolved segments that it may keep: its share of the store's.
     pub(crate) retention_bytes: AtomicU64,
+    /// Bytes of resolved segments that replays need, as `space` knows.
+    pub(crate) needed_bytes: AtomicU64,
     /// Whether the last run ended without a clean stop.
     pub(crate) unclean: bool,
     /// Wakes the keeper before its next round, and whoever waits for the keeper after it.

@@ -166,6 +166,7 @@ impl Surroundings {
             closed: AtomicBool::new(false),
             // Until it is known how many share it.
             retention_bytes: AtomicU64::new(self.options.retention_bytes),
+            needed_bytes: AtomicU64::new(0),
             unclean: recovered.unclean,
             hash_seed: self.catalog.hash_seed(),
             dir: self.dir,

@@ -56,16 +56,18 @@ pub(crate) fn run_once(shard: &Shard, stop: &AtomicBool) {
 /// What a replay needs stays, beside what the retention keeps.
 fn due(shard: &Shard, lacking: u64) -> (Vec<Arc<Segment>>, u64) {
     let retained = shard.retained();
-    if retained.is_empty() {
-        return (retained, 0);
-    }
     let bytes = |segment: &Arc<Segment>| segment.bytes.load(Ordering::Relaxed);
     let goes = |segment: &&Arc<Segment>| segment.is_dropped() || segment.is_replaced();
     let going: u64 = retained.iter().filter(goes).map(bytes).sum();
     let now = shard.clock.now().as_micros();
-    let kept: Vec<Kept> = retained
-        .iter()
-        .filter(|segment| !goes(segment) && !shard.is_needed_again(segment))
+    let staying = retained.iter().filter(|segment| !goes(segment));
+    let (needed, kept): (Vec<_>, Vec<_>) =
+        staying.partition(|segment| shard.is_needed_again(segment));
+    let needed = needed.into_iter().map(bytes).sum();
+    let before = shard.needed_bytes.swap(needed, Ordering::Relaxed);
+    shard.space.need_again(before, needed);
+    let kept: Vec<Kept> = kept
+        .into_iter()
         .map(|segment| Kept {
             number: segment.number(),
             bytes: bytes(segment),

@@ -84,6 +84,52 @@ async fn what_a_replay_needs_is_neither_compacted_nor_removed_until_it_ends() {
 }
 
 #[tokio::test]
+async fn what_a_replay_needs_gives_way_to_nobody_and_accepting_stops_before_the_disk_is_full() {
+    const MIN_FREE: u64 = 1 << 20;
+    let (dir, clock) = (tempfile::tempdir().unwrap(), HandClock::new());
+    let disk = HookedDisk::new(|_, _| Ok(()));
+    let options = Options {
+        min_free: Some(MIN_FREE),
+        retention: HOUR,
+        retention_bytes: u64::MAX,
+        ..tiny()
+    };
+    let opened = Store::open_on(
+        dir.path(),
+        options,
+        Arc::new(clock.clone()),
+        Arc::new(disk.clone()),
+    );
+    let (store, _) = opened.unwrap();
+    let to = destinations(&store, 2);
+    store_events(&store, 0..64, &to).await;
+    deliver(&store, to[0]);
+    deliver(&store, to[1]);
+    let kept = || store.figures().segments_retained;
+    eventually("all is resolved", || kept() == 8);
+    let new = NewReplay {
+        destination: to[1],
+        request: "{}".to_owned(),
+        range: TimeRange::default(),
+    };
+    let replay = store.catalog().add_replay(&new, "ada").unwrap();
+    // What is kept would be room enough, if it could go.
+    disk.set_volume(occupied(dir.path()) + MIN_FREE - 1);
+    eventually("it is refused", || store.health().unavailable.is_some());
+    clock.forward(2 * HOUR);
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(kept(), 8);
+    let end = ReplayState::Cancelled;
+    let ended = store
+        .catalog()
+        .set_replay_state(replay.id, end, "ada", None);
+    assert_eq!(ended.unwrap().state, end);
+    eventually("nothing is kept", || kept() == 0);
+    eventually("it accepts again", || store.health().unavailable.is_none());
+    store.stop();
+}
+
+#[tokio::test]
 async fn without_room_nothing_is_compacted_until_there_is_some() {
     let (dir, clock) = (tempfile::tempdir().unwrap(), HandClock::new());
     let disk = HookedDisk::new(|_, _| Ok(()));
