@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::client::Client;
 use super::ending::joined;
 use super::history::Event;
@@ -104,10 +102,12 @@ fn act(plan: &Plan, focus: &Focus, backup: &Path) {
             return back_up(plan, backup);
         }
         if focus.is(Duty::Shape) {
-            return match plan.seed.below(4) {
-                0 => reshard(plan),
-                1 => retire_guest(plan),
-                _ => clear_letters(plan),
+            return match plan.seed.one_in(2) {
+                true => reshard(plan),
+                false => {
+                    retire_guest(plan);
+                    forget_guest(plan);
+                }
             };
         }
     }
@@ -123,7 +123,12 @@ fn act(plan: &Plan, focus: &Focus, backup: &Path) {
         }
         1 | 9 => {
             if let Some((letter, event)) = a_letter(plan) {
-                discard(plan, letter, event);
+                plan.history.discard(event, false);
+                let target = format!("/v1/dead-letters/{letter}/discard");
+                let done = post(plan, &target, r#"{"reason":"not wanted any more"}"#);
+                if done == Some(200) {
+                    plan.history.discard(event, true);
+                }
             }
         }
         _ => {
@@ -167,50 +172,29 @@ pub fn retire_guest(plan: &Plan) {
     post(plan, "/v1/destinations/guest/retire", &body);
 }
 
-/// Discards the oldest dead letters of the webhook, and all of the guest that left: each keeps a generation of
-/// shards that could go otherwise, and then there is no room for a new one.
-fn clear_letters(plan: &Plan) {
-    for (letter, event) in letters(plan) {
-        discard(plan, letter, event);
-    }
-    // What becomes of a guest's deliveries is nobody's history.
-    let body = r#"{"destination":"guest","reason":"the guest left"}"#;
-    post(plan, "/v1/dead-letters/discard", body);
-}
-
-/// Ends one of the webhook's dead letters: whether it was done is known by the answer only.
-fn discard(plan: &Plan, letter: u64, event: Event) {
-    plan.history.discard(event, false);
-    let target = format!("/v1/dead-letters/{letter}/discard");
-    let done = post(plan, &target, r#"{"reason":"not wanted any more"}"#);
-    if done == Some(200) {
-        plan.history.discard(event, true);
+/// Discards all dead letters of the guest that left, whose deliveries are nobody's history: each keeps a generation
+/// of shards that could go otherwise, and then there is no room for a new one.
+fn forget_guest(plan: &Plan) {
+    let discard = |how: &str| {
+        let body = format!(r#"{{"destination":"guest","reason":"the guest left",{how}}}"#);
+        Client::new(plan.address).post("/v1/dead-letters/discard", JSON, body.as_bytes())
+    };
+    let counted = discard(r#""dry_run":true"#).map(|answer| answer.json()["selected"].as_u64());
+    if let Ok(Some(count)) = counted
+        && count > 0
+    {
+        discard(&format!(r#""expect":{count}"#)).ok();
     }
 }
 
 /// One of the webhook's dead letters, with its event.
 fn a_letter(plan: &Plan) -> Option<(u64, Event)> {
-    let letters = letters(plan);
-    let most = letters.len() as u64;
-    let pick = (most > 0).then(|| plan.seed.below(most))?;
-    letters.get(usize::try_from(pick).ok()?).copied()
-}
-
-/// The webhook's oldest dead letters, with their events; none where the server is away.
-fn letters(plan: &Plan) -> Vec<(u64, Event)> {
-    let page = Client::new(plan.address)
-        .get("/v1/dead-letters?destination=hook&limit=20")
-        .map(|answer| answer.json());
-    let listed = page.ok().and_then(|mut page| match page["items"].take() {
-        Value::Array(letters) => Some(letters),
-        _ => None,
-    });
-    let letters = listed.unwrap_or_default().into_iter();
-    let known = letters.filter_map(|letter| {
-        let event = letter["event_id"].as_str()?.parse().ok()?;
-        Some((letter["id"].as_u64()?, Event(event)))
-    });
-    known.collect()
+    let answer = Client::new(plan.address).get("/v1/dead-letters?destination=hook&limit=20");
+    let page = answer.ok()?.json();
+    let letters = page["items"].as_array().filter(|items| !items.is_empty())?;
+    let letter = &letters[usize::try_from(plan.seed.below(letters.len() as u64)).ok()?];
+    let event = letter["event_id"].as_str()?.parse().ok()?;
+    Some((letter["id"].as_u64()?, Event(event)))
 }
 
 fn post(plan: &Plan, target: &str, body: &str) -> Option<u16> {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::black_box::episode::Series;
 use crate::black_box::operator::Duty;
+use crate::black_box::receiver::Mood;
 use crate::black_box::server::Server;
 use crate::black_box::story::Story;
 use crate::sources::points;
@@ -97,7 +98,13 @@ fn episode(seed: u64, cases: &[(&str, u64)]) -> (Vec<String>, String) {
     let unclean_stops = story.under_load(|story| {
         let mut kills = 0;
         for (name, hits) in cases {
-            story.focus.set(duty(name));
+            let duty = duty(name);
+            story.focus.set(duty);
+            // What is refused for good keeps shards that could go otherwise.
+            story.receiver.feel(match duty {
+                Duty::Shape => Mood::Flaky,
+                _ => Mood::Picky,
+            });
             let (met, ended) = meet(&mut story.server, name, *hits);
             kills += ended;
             if met {
