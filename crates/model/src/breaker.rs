@@ -2,10 +2,12 @@
 //! time is right, so that recovery is no thundering herd.
 //!
 //! ```text
-//! closed --(failures in a row)--> open --(time)--> probing --(success)--> closed
-//!                                   ^                 |
-//!                                   +---(failure: twice the time)
+//! closed --(failures in a row)--> open --(time)--> probing --(success)--> trial --(successes)--> closed
+//!                                   ^                 |                     |
+//!                                   +---(failure: twice the time)-----------+
 //! ```
+//!
+//! A trial lets only so many go as must still succeed; with one probe there is none.
 
 use std::time::Duration;
 
@@ -20,6 +22,8 @@ pub struct BreakerPolicy {
     pub open: Duration,
     /// How long it may stay open after doubling with every failed probe.
     pub open_max: Duration,
+    /// Probes in a row that must succeed before it closes: the first goes alone, the others together.
+    pub probes: u32,
 }
 
 impl Default for BreakerPolicy {
@@ -28,6 +32,7 @@ impl Default for BreakerPolicy {
             failures: 10,
             open: Duration::from_secs(1),
             open_max: Duration::from_secs(60),
+            probes: 1,
         }
     }
 }
@@ -43,6 +48,8 @@ pub enum Admission {
     WaitUntil(Timestamp),
     /// None until the probe under way has ended.
     AwaitProbe,
+    /// At most so many at a time, as further probes.
+    Trial(u32),
 }
 
 /// State of one destination's breaker. It is not stored: after a restart the first attempts tell.
@@ -57,6 +64,7 @@ enum State {
     Closed { failures: u32 },
     Open { until: Timestamp, length: Duration },
     Probing { length: Duration },
+    Trial { length: Duration, left: u32 },
 }
 
 impl Breaker {
@@ -80,12 +88,14 @@ impl Breaker {
             State::Open { until, .. } if now >= until => Admission::Probe,
             State::Open { until, .. } => Admission::WaitUntil(until),
             State::Probing { .. } => Admission::AwaitProbe,
+            State::Trial { left, .. } => Admission::Trial(left),
         }
     }
 
-    /// Whether it is open or probing: the destination shows as `waiting`.
+    /// Whether it is open or at its first probe: the destination shows as `waiting`. One that has answered that
+    /// probe is served again, if with care.
     pub fn is_open(&self) -> bool {
-        !matches!(self.state, State::Closed { .. })
+        !matches!(self.state, State::Closed { .. } | State::Trial { .. })
     }
 
     /// The one attempt that `Admission::Probe` allowed has started.
@@ -100,7 +110,11 @@ impl Breaker {
     pub fn observe(&mut self, trouble: bool, now: Timestamp, entropy: u64) -> bool {
         let was_open = self.is_open();
         self.state = match (&self.state, trouble) {
-            (_, false) => State::Closed { failures: 0 },
+            (State::Closed { .. }, false) => State::Closed { failures: 0 },
+            (State::Open { length, .. } | State::Probing { length }, false) => {
+                Self::tried(*length, self.policy.probes.saturating_sub(1))
+            }
+            (State::Trial { length, left }, false) => Self::tried(*length, left.saturating_sub(1)),
             (State::Closed { failures }, true) => {
                 let failures = failures.saturating_add(1);
                 if failures >= self.policy.failures {
@@ -109,7 +123,7 @@ impl Breaker {
                     State::Closed { failures }
                 }
             }
-            (State::Probing { length }, true) => self.opened(
+            (State::Probing { length } | State::Trial { length, .. }, true) => self.opened(
                 length.saturating_mul(2).min(self.policy.open_max),
                 now,
                 entropy,
@@ -121,6 +135,14 @@ impl Breaker {
             },
         };
         was_open != self.is_open()
+    }
+
+    /// A probe succeeded, and so many more are wanted.
+    fn tried(length: Duration, left: u32) -> State {
+        match left {
+            0 => State::Closed { failures: 0 },
+            left => State::Trial { length, left },
+        }
     }
 
     fn opened(&self, length: Duration, now: Timestamp, entropy: u64) -> State {
@@ -146,6 +168,7 @@ mod tests {
             failures: 3,
             open: Duration::from_secs(1),
             open_max: Duration::from_secs(4),
+            probes: 1,
         };
         Breaker::new(policy)
     }
@@ -182,6 +205,54 @@ mod tests {
         breaker.probe_started();
         assert!(breaker.observe(false, now, 0));
         assert_eq!(breaker.admission(now), Admission::Free);
+    }
+
+    #[test]
+    fn several_probes_must_succeed_in_a_row_and_one_that_fails_doubles_the_wait() {
+        let mut breaker = breaker();
+        let probes = 4;
+        breaker.follow(BreakerPolicy {
+            probes,
+            ..breaker.policy
+        });
+        for _ in 0..3 {
+            breaker.observe(true, NOW, 0);
+        }
+        let mut now = later(1);
+        assert_eq!(breaker.admission(now), Admission::Probe);
+        breaker.probe_started();
+        assert!(breaker.observe(false, now, 0), "it answers again");
+        assert_eq!(breaker.admission(now), Admission::Trial(3));
+        assert!(!breaker.is_open());
+        assert!(!breaker.observe(false, now, 0));
+        assert_eq!(breaker.admission(now), Admission::Trial(2));
+        // One is enough now.
+        assert!(breaker.observe(true, now, 0));
+        assert_eq!(
+            breaker.admission(now),
+            Admission::WaitUntil(now.after(Duration::from_secs(2)))
+        );
+        now = now.after(Duration::from_secs(2));
+        assert_eq!(breaker.admission(now), Admission::Probe);
+        breaker.probe_started();
+        for left in (0..probes).rev() {
+            breaker.observe(false, now, 0);
+            let expected = if left == 0 {
+                Admission::Free
+            } else {
+                Admission::Trial(left)
+            };
+            assert_eq!(breaker.admission(now), expected);
+        }
+        // Trusted as before: three in a row open it, for the first time again.
+        for _ in 0..2 {
+            assert!(!breaker.observe(true, now, 0));
+        }
+        assert!(breaker.observe(true, now, 0));
+        assert_eq!(
+            breaker.admission(now),
+            Admission::WaitUntil(now.after(Duration::from_secs(1)))
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! and breaker. Nothing here does IO, reads a clock or needs a runtime, so every rule can be tested as
 //! a table. Modules are listed in suggested reading order.
 
+pub mod endurance;
 pub mod event;
 pub mod id;
 pub mod stored;
@@ -28,6 +29,7 @@ pub mod breaker;
 pub mod class;
 pub mod error_print;
 pub mod outcome;
+pub mod quota;
 pub mod rate;
 pub mod verdict;
 

@@ -114,6 +114,8 @@ pub struct Failure {
     /// Whether it concerns a part of the destination only, as one of several topics or one record: then
     /// it is no sign that the rest is down.
     pub of_part: bool,
+    /// Whether somebody who knows said that the receiver's name does not exist: waiting is not what mends that.
+    pub no_such_name: bool,
 }
 
 /// Longest reason kept of one attempt, in bytes: one line in a list.
@@ -143,6 +145,7 @@ impl Failure {
             answer: None,
             retry_after: None,
             of_part: false,
+            no_such_name: false,
         }
     }
 
@@ -176,6 +179,13 @@ impl Failure {
     #[must_use]
     pub fn with_retry_after(mut self, wait: Option<Duration>) -> Self {
         self.retry_after = wait;
+        self
+    }
+
+    /// The same, of a name that certainly does not exist.
+    #[must_use]
+    pub fn of_no_such_name(mut self) -> Self {
+        self.no_such_name = true;
         self
     }
 

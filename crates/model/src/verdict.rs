@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::backoff::Waits;
 use crate::class::FailureClass;
+use crate::endurance::{Endurance, Streak};
 use crate::outcome::{Failure, Outcome};
 use crate::time::Timestamp;
 
@@ -100,6 +101,8 @@ pub struct Tried {
     pub put_off: u32,
     /// Age of the event.
     pub age: Duration,
+    /// How long its class of failure has been all that came of the destination.
+    pub streak: Streak,
 }
 
 /// What happens next to a delivery.
@@ -140,6 +143,8 @@ pub struct Applied<'a> {
     pub source: Source,
     /// What follows.
     pub then: Reaction,
+    /// How long that may go on before the destination pauses instead.
+    pub endurance: Option<Endurance>,
     /// Waits between attempts.
     pub waits: &'a Waits,
     /// Most attempts.
@@ -170,6 +175,10 @@ impl RetryPolicy {
             // The rest of the destination works: it is not stopped for one topic.
             then = Reaction::Retry;
         }
+        let endurance = match rule.and_then(|rule| rule.then) {
+            Some(_) => None,
+            None => Endurance::usual(outcome),
+        };
         let usual_max = match failure.class {
             FailureClass::Conflict => Some(CONFLICTS_MAX),
             FailureClass::Crashed => Some(CRASHES_MAX),
@@ -179,6 +188,7 @@ impl RetryPolicy {
         Some(Applied {
             source,
             then,
+            endurance,
             waits: &patience.waits,
             attempts_max: limits.into_iter().flatten().min(),
             age_max: patience.age_max,
@@ -199,6 +209,12 @@ impl RetryPolicy {
         let (Some(applied), Some(failure)) = (self.applied(outcome), outcome.failure()) else {
             return Verdict::Settle;
         };
+        if applied
+            .endurance
+            .is_some_and(|endurance| endurance.is_over(tried.streak))
+        {
+            return Verdict::Pause;
+        }
         match applied.then {
             Reaction::DeadLetter => return Verdict::DeadLetter,
             Reaction::Pause => return Verdict::Pause,
@@ -300,6 +316,7 @@ mod tests {
             attempts,
             put_off: 0,
             age: Duration::ZERO,
+            streak: Streak::default(),
         }
     }
 

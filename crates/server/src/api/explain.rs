@@ -8,6 +8,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::{Json, Router, routing::get};
 use serde::{Deserialize, Serialize};
+use wayhold_model::endurance::{Endurance, Streak};
 use wayhold_model::verdict::{RetryPolicy, Source, Tried, Verdict};
 use wayhold_model::{Failure, FailureClass, Fault, Outcome, OutcomeKind, Timestamp};
 
@@ -58,6 +59,9 @@ struct ExplainedBody {
     counts: Option<bool>,
     attempts_max: Option<u32>,
     age_max: Option<String>,
+    /// How long this may go on, with nothing delivered between, before the destination is paused instead: a
+    /// time, or how often in a row.
+    pauses_after: Option<String>,
     /// Where the configuration says so, or `usual`.
     rule: String,
 }
@@ -138,6 +142,7 @@ fn explained(
         attempts: attempt,
         put_off: 0,
         age: Duration::ZERO,
+        streak: Streak::default(),
     };
     let applied = policy.applied(outcome);
     let span = applied.as_ref().map_or(0, |applied| {
@@ -193,6 +198,13 @@ fn explained(
             .as_ref()
             .and_then(|applied| applied.age_max)
             .map(show_duration),
+        pauses_after: applied
+            .as_ref()
+            .and_then(|applied| applied.endurance)
+            .map(|endurance| match endurance {
+                Endurance::Times(times) => format!("{times} in a row"),
+                Endurance::Lasting(time) => show_duration(time),
+            }),
         rule: match applied.map(|applied| applied.source) {
             Some(Source::Status(status)) => format!("destinations.{destination}.on.{status}"),
             Some(Source::Class(class)) => {

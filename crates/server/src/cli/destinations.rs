@@ -225,13 +225,22 @@ fn explained(answer: &Value, output: &mut Output) {
                 "wait_least",
                 "wait_most",
                 "attempts_max",
+                "pauses_after",
                 "rule",
             ]
             .map(|field| cell(row, field))
         })
         .collect();
     let heading = [
-        "CLASS", "WHOSE", "OUTCOME", "THEN", "FROM", "TO", "ATTEMPTS", "RULE",
+        "CLASS",
+        "WHOSE",
+        "OUTCOME",
+        "THEN",
+        "FROM",
+        "TO",
+        "ATTEMPTS",
+        "PAUSES AFTER",
+        "RULE",
     ];
     output.table(heading, &rows);
 }

@@ -275,6 +275,7 @@ fn read_breaker(section: &mut Section<'_, '_, '_>) -> BreakerPolicy {
         failures,
         open,
         open_max,
+        probes: section.within("probes", default.probes, 1, 1_000),
     }
 }
 

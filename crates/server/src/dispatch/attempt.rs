@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use wayhold_model::endurance::Streak;
 use wayhold_model::verdict::{RetryPolicy, Tried, Verdict};
 use wayhold_model::{Outcome, OutcomeKind, StoredEvent, Timestamp};
 use wayhold_store::AttemptRecord;
@@ -52,6 +53,16 @@ pub(super) struct Moment {
     /// Lane time.
     pub(super) now: Timestamp,
     pub(super) wall: Timestamp,
+}
+
+/// What else decides about the whole destination.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weight {
+    /// Whether the attempt may stop it. One that was sent before the destination was resumed, or changed, stops
+    /// nothing, and is sent again as if it had been put off.
+    pub(super) trusted: bool,
+    /// How long its class of failure has been all that came.
+    pub(super) streak: Streak,
 }
 
 /// What an attempt means for the whole destination.
@@ -109,13 +120,11 @@ impl Sent {
         self.history.attempts.saturating_add(1)
     }
 
-    /// What becomes of it, and of its destination: `wall` and how long it took go into the record. One that is
-    /// not `trusted` was sent before the destination was resumed, or changed: it stops nothing, and is sent
-    /// again as if it had been put off.
+    /// What becomes of it, and of its destination: `wall` and how long it took go into the record.
     pub(super) fn settle(
         &self,
         outcome: &Outcome,
-        trusted: bool,
+        Weight { trusted, streak }: Weight,
         policy: &RetryPolicy,
         Moment { instant, now, wall }: Moment,
         entropy: u64,
@@ -134,6 +143,7 @@ impl Sent {
                 Some(_) => Duration::ZERO,
                 None => wall.since(self.event.accepted_at),
             },
+            streak,
         };
         let verdict = policy.verdict(tried, outcome, now, entropy);
         let Some(failure) = outcome.failure() else {

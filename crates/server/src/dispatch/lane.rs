@@ -25,7 +25,7 @@ use tracing::{debug, error, info, warn};
 use wayhold_model::backoff::{Backoff, Waits};
 use wayhold_model::breaker::BreakerPolicy;
 use wayhold_model::verdict::{Patience, RetryPolicy};
-use wayhold_model::{Clock, Position, Timestamp};
+use wayhold_model::{Clock, FailureClass, Position, Timestamp};
 use wayhold_store::{DeadLetter, Delivery, DestinationRecord, Lane, LaneHandle, RunState};
 
 use self::errand::{Away, Chosen, Done};
@@ -181,6 +181,8 @@ pub(super) struct LaneTask {
     halts: mpsc::Sender<Halt>,
     // Whether the lane's own last stop still stands, as long as it is not on record.
     own_stop: Option<Arc<AtomicBool>>,
+    // Which class of failure has been all that came, since when, and how often.
+    streak: Option<(FailureClass, Timestamp, u32)>,
     // Answers to what was sent before say nothing of whether the destination may run: somebody resumed it, or
     // it goes by a newer version.
     trusted_from: Option<Instant>,
@@ -266,6 +268,7 @@ impl LaneTask {
             commands,
             halts,
             own_stop: None,
+            streak: None,
             trusted_from: None,
             stop_by: None,
             sink_panicked: false,
@@ -391,6 +394,7 @@ impl LaneTask {
                 }
                 if record.state == RunState::Running {
                     self.trusted_from = Some(Instant::now());
+                    self.streak = None;
                 }
                 self.record = record;
                 done.send(()).ok();

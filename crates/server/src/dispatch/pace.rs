@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use wayhold_model::breaker::{Admission, Breaker, BreakerPolicy};
+use wayhold_model::quota::{Allowances, Quota};
 use wayhold_model::rate::{Bucket, Rate};
 use wayhold_model::verdict::RETRY_AFTER_MAX;
 use wayhold_model::{Outcome, Timestamp};
@@ -58,6 +59,8 @@ pub(super) struct Pace {
     probe_chosen: bool,
     // The receiver asked not to be tried before.
     quiet_until: Timestamp,
+    // What it said is left of its quotas.
+    allowances: Allowances,
     bucket: Option<Bucket>,
 }
 
@@ -69,6 +72,7 @@ impl Pace {
             breaker: Breaker::new(breaker),
             probe_chosen: false,
             quiet_until: Timestamp::EPOCH,
+            allowances: Allowances::default(),
             bucket: rate.map(Bucket::new),
         }
     }
@@ -98,11 +102,20 @@ impl Pace {
 
     /// What may start at `now` with so many in flight.
     pub(super) fn openings(&self, now: Timestamp, in_flight: usize) -> Openings {
-        if now < self.quiet_until {
-            return Openings::WaitUntil(self.quiet_until);
+        if let Some(until) = self.quiet_until(now) {
+            return Openings::WaitUntil(until);
         }
+        let left = self.allowances.left(now).map_or(usize::MAX, |left| {
+            usize::try_from(left).unwrap_or(usize::MAX)
+        });
         match self.breaker.admission(now) {
-            Admission::Free => Openings::Free(self.limit.saturating_sub(in_flight)),
+            Admission::Free => Openings::Free(self.limit.saturating_sub(in_flight).min(left)),
+            Admission::Trial(probes) => {
+                let probes = usize::try_from(probes)
+                    .unwrap_or(usize::MAX)
+                    .min(self.limit);
+                Openings::Free(probes.saturating_sub(in_flight).min(left))
+            }
             Admission::Probe if self.probe_chosen => Openings::Free(0),
             Admission::Probe => Openings::Probe,
             Admission::WaitUntil(until) => Openings::WaitUntil(until),
@@ -131,14 +144,25 @@ impl Pace {
         self.breaker.is_open()
     }
 
-    /// Whether the receiver asked to be left alone.
+    /// Until when the receiver asked to be left alone, or nothing is left of one of its quotas.
     pub(super) fn quiet_until(&self, now: Timestamp) -> Option<Timestamp> {
-        Some(self.quiet_until).filter(|until| now < *until)
+        let asked = Some(self.quiet_until).filter(|until| now < *until);
+        asked.max(self.allowances.used_up_until(now))
     }
 
     /// Whether the receiver ever asked to be left alone: if not, nobody need look at a clock.
     pub(super) fn was_asked_to_wait(&self) -> bool {
-        self.quiet_until > Timestamp::EPOCH
+        self.quiet_until > Timestamp::EPOCH || !self.allowances.is_empty()
+    }
+
+    /// An answer told of the receiver's quotas, while so many attempts are in flight.
+    pub(super) fn note_quotas(&mut self, quotas: &[Quota], in_flight: usize, now: Timestamp) {
+        self.allowances.note(quotas, in_flight, now);
+    }
+
+    /// An attempt is being sent.
+    pub(super) fn sent_one(&mut self) {
+        self.allowances.take_one();
     }
 
     /// Whether a rate is to be kept.
@@ -220,6 +244,7 @@ pub(super) const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use wayhold_model::quota::Stands;
     use wayhold_model::{Failure, FailureClass};
 
     use super::*;
@@ -231,6 +256,7 @@ mod tests {
             failures: 2,
             open: Duration::from_secs(1),
             open_max: Duration::from_secs(4),
+            probes: 1,
         };
         Pace::new(8, breaker, None)
     }
@@ -265,6 +291,61 @@ mod tests {
                 pace.observe(&Outcome::Delivered, later(1), 0);
             }
         }
+    }
+
+    #[test]
+    fn further_probes_go_no_faster_than_they_succeed() {
+        let mut pace = pace();
+        let breaker = BreakerPolicy {
+            failures: 2,
+            open: Duration::from_secs(1),
+            open_max: Duration::from_secs(4),
+            probes: 6,
+        };
+        pace.follow(8, breaker, None, NOW);
+        pace.observe(&unknown(), NOW, 0);
+        pace.observe(&unknown(), NOW, 0);
+        pace.probe_sent();
+        assert_eq!(
+            pace.observe(&Outcome::Delivered, later(1), 0),
+            Some(Change::Closed)
+        );
+        // The limit grows from one; what must still succeed falls from five.
+        for free in [1, 2, 3, 2, 1] {
+            assert_eq!(pace.openings(later(1), 0), Openings::Free(free));
+            pace.observe(&Outcome::Delivered, later(1), 0);
+        }
+        assert_eq!(pace.openings(later(1), 0), Openings::Free(6));
+        assert_eq!(pace.observe(&unknown(), later(1), 0), None);
+    }
+
+    #[test]
+    fn what_is_left_of_a_quota_bounds_what_starts_and_ends_before_the_receiver_refuses() {
+        let mut pace = pace();
+        let left = |requests| {
+            let filled_in = Duration::from_secs(30);
+            vec![Quota {
+                name: "burst".to_owned(),
+                stands: Stands::Left {
+                    requests,
+                    filled_in,
+                },
+            }]
+        };
+        assert!(!pace.was_asked_to_wait());
+        pace.note_quotas(&left(5), 2, NOW);
+        assert_eq!(pace.openings(NOW, 2), Openings::Free(3));
+        for _ in 0..3 {
+            assert_eq!(pace.quiet_until(NOW), None);
+            pace.sent_one();
+        }
+        assert_eq!(pace.openings(NOW, 5), Openings::WaitUntil(later(30)));
+        assert_eq!(pace.openings(later(30), 0), Openings::Free(8));
+        // A quota that is used up waits no less than a refusal would make it, and a newer answer ends that.
+        pace.note_quotas(&left(0), 0, NOW);
+        assert_eq!(pace.openings(NOW, 0), Openings::WaitUntil(later(30)));
+        pace.note_quotas(&left(100), 0, NOW);
+        assert_eq!(pace.openings(NOW, 0), Openings::Free(8));
     }
 
     #[test]
@@ -331,6 +412,7 @@ mod tests {
             failures,
             open: Duration::from_secs(60),
             open_max: Duration::from_secs(60),
+            probes: 1,
         };
         pace.follow(4, breaker(2), None, NOW);
         assert_eq!(pace.openings(NOW, 3), Openings::Free(1));

@@ -389,6 +389,7 @@ impl ReplayLane {
         let number = turn.tries.attempts.saturating_add(1);
         let event = Arc::clone(&turn.event);
         let sent_at = Instant::now();
+        self.pace.sent_one();
         self.flight.insert(token, Flying { turn, sent_at });
         let attempt = Attempt::new(event, number, timeout, token, self.finish.clone());
         Some(attempt.of_replay(self.record.id))

@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use ::http::HeaderName;
 use tokio::sync::mpsc;
+use wayhold_model::quota::Quota;
 use wayhold_model::{Event, Failure, FailureClass, Outcome, StoredEvent};
 
 pub use build::{BuildError, build};
@@ -104,6 +105,8 @@ pub struct Finished {
     pub token: u64,
     /// How it ended.
     pub outcome: Outcome,
+    /// What the receiver said of its quotas; mostly nothing.
+    pub quotas: Vec<Quota>,
 }
 
 impl Attempt {
@@ -148,16 +151,25 @@ impl Attempt {
 
     /// Reports how the attempt ended. Never blocks, callable from any thread.
     pub fn finish(mut self, outcome: Outcome) {
-        self.report(outcome);
+        self.report(outcome, Vec::new());
     }
 
-    fn report(&mut self, outcome: Outcome) {
+    /// The same, with what the receiver said of its quotas.
+    pub fn finish_with(mut self, outcome: Outcome, quotas: Vec<Quota>) {
+        self.report(outcome, quotas);
+    }
+
+    fn report(&mut self, outcome: Outcome, quotas: Vec<Quota>) {
         if let Some(Done { token, finished }) = self.done.take() {
             if let Some(known) = &self.known {
                 known.reports(&outcome);
             }
             // Fails only when the lane is gone, which then re-reads its deliveries from the store.
-            drop(finished.try_send(Finished { token, outcome }));
+            drop(finished.try_send(Finished {
+                token,
+                outcome,
+                quotas,
+            }));
         }
     }
 }
@@ -166,13 +178,14 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         // Nearly always it has ended: then nothing is made up for it.
         if self.done.is_some() {
-            self.report(Outcome::Unknown(match std::thread::panicking() {
+            let outcome = Outcome::Unknown(match std::thread::panicking() {
                 true => Failure::new(FailureClass::Crashed, "handling the event panicked"),
                 false => Failure::new(
                     FailureClass::Interrupted,
                     "the attempt was abandoned before it ended",
                 ),
-            }));
+            });
+            self.report(outcome, Vec::new());
         }
     }
 }

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::time::sleep;
 use wayhold::dispatch::LaneState;
+use wayhold::sink::{Attempt, BoxFuture, Sink};
+use wayhold_model::endurance::NOT_FOUND_MAX;
+use wayhold_model::quota::{Quota, Stands};
 use wayhold_model::verdict::CRASHES_MAX;
 use wayhold_model::{DestinationSet, Event, EventParts, Failure, FailureClass, Outcome};
 use wayhold_store::{DeadLetter, NewEvent, RunState};
@@ -250,6 +254,117 @@ async fn what_has_gathered_goes_out_no_faster_than_its_rate() {
     // Seven at once, then one every five milliseconds: more time than that is always right.
     let least = Duration::from_millis(5 * (60 - 7));
     assert!(began.elapsed() >= least, "{:?}", began.elapsed());
+    server.assert_identity();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_knows_nothing_pauses_before_it_uses_up_what_it_is_owed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sink, mended) = broken(Outcome::Refused(failure(FailureClass::NotFound)));
+    let mut one_at_a_time = policy();
+    one_at_a_time.concurrency = 1;
+    let lane = vec![("a", one_at_a_time, Arc::clone(&sink))];
+    let server = Server::start(folder.path(), lane).await;
+    server.accept((0..100).map(|id| keyed(id, 100))).await;
+    let id = server.ids[0];
+    let state = || server.store.catalog().destination(id).unwrap().state;
+    until("it is paused", || state() == RunState::Paused).await;
+    let lost = u64::from(NOT_FOUND_MAX) - 1;
+    let dead = || server.store.totals(id).dead;
+    assert_eq!((dead(), server.pending()), (lost, 100 - lost));
+    // A resume begins to count anew.
+    server.dispatcher.resume("a", "ada", None).await.unwrap();
+    until("it is paused again", || dead() == 2 * lost).await;
+    until("on record", || state() == RunState::Paused).await;
+    mended.store(true, Ordering::SeqCst);
+    server.dispatcher.resume("a", "ada", None).await.unwrap();
+    until("the rest is delivered", || server.pending() == 0).await;
+    server.assert_identity();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn some_events_that_are_not_found_pause_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let sink = Scripted::new(|attempt, _| match number_of(attempt) % 4 {
+        0 => Answer::Ends(Outcome::Delivered),
+        _ => Answer::Ends(Outcome::Refused(failure(FailureClass::NotFound))),
+    });
+    let mut one_at_a_time = policy();
+    one_at_a_time.concurrency = 1;
+    let lane = vec![("a", one_at_a_time, Arc::clone(&sink))];
+    let server = Server::start(folder.path(), lane).await;
+    server.accept((0..100).map(|id| keyed(id, 1))).await;
+    until("all is resolved", || server.pending() == 0).await;
+    let totals = server.store.totals(server.ids[0]);
+    assert_eq!((totals.dead, totals.delivered), (75, 25));
+    server.stop().await;
+}
+
+/// A receiver that says with every success how many more it takes within the hour, and refuses the rest.
+struct Quoted {
+    left: AtomicI64,
+    refused: AtomicUsize,
+}
+
+impl Sink for Quoted {
+    fn submit(&self, attempts: &mut Vec<Attempt>) {
+        for attempt in attempts.drain(..) {
+            let left = self.left.fetch_sub(1, Ordering::SeqCst) - 1;
+            let Ok(requests) = u64::try_from(left) else {
+                self.refused.fetch_add(1, Ordering::SeqCst);
+                attempt.finish(Outcome::NotExecuted(failure(FailureClass::Throttled)));
+                continue;
+            };
+            let filled_in = Duration::from_secs(3_600);
+            let quota = Quota {
+                name: "hourly".to_owned(),
+                stands: Stands::Left {
+                    requests,
+                    filled_in,
+                },
+            };
+            attempt.finish_with(Outcome::Delivered, vec![quota]);
+        }
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Result<String, Failure>> {
+        Box::pin(async { Ok("quoted".to_owned()) })
+    }
+
+    fn stop(&self, _grace: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_is_sent_than_the_receiver_says_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let sink = Arc::new(Quoted {
+        left: AtomicI64::new(20),
+        refused: AtomicUsize::new(0),
+    });
+    let same: Arc<dyn Sink> = sink.clone();
+    let server = Server::start_sinks(folder.path(), vec![("a", policy(), same)]).await;
+    server.accept((0..50).map(|id| keyed(id, 50))).await;
+    until("its quota is used up", || server.pending() == 30).await;
+    let snapshot = loop {
+        let snapshot = server.dispatcher.snapshot(server.ids[0]).await.unwrap();
+        if snapshot.in_flight == 0 {
+            break snapshot;
+        }
+        sleep(Duration::from_millis(2)).await;
+    };
+    assert_eq!(snapshot.state, LaneState::Waiting);
+    assert!(snapshot.next_attempt.is_some());
+    assert_eq!(
+        (
+            sink.left.load(Ordering::SeqCst),
+            sink.refused.load(Ordering::SeqCst)
+        ),
+        (0, 0)
+    );
     server.assert_identity();
     server.stop().await;
 }

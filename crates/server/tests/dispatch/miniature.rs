@@ -36,6 +36,7 @@ pub(crate) fn policy() -> DeliveryPolicy {
             failures: 1_000_000,
             open: Duration::from_millis(10),
             open_max: Duration::from_millis(50),
+            probes: 1,
         },
         rate: None,
         concurrency: 16,

@@ -49,6 +49,7 @@ impl LaneTask {
         self.policy = policy;
         self.sink_panicked = false;
         self.trusted_from = Some(Instant::now());
+        self.streak = None;
         if sink.is_exclusive() && !self.former.is_empty() {
             self.next = Some(sink);
         } else {

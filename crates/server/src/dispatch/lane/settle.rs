@@ -5,12 +5,13 @@ use std::sync::atomic::AtomicBool;
 
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
-use wayhold_model::Outcome;
+use wayhold_model::endurance::Streak;
+use wayhold_model::{Outcome, Timestamp};
 use wayhold_store::{AttemptRecord, Resolution, RunState};
 
 use super::LaneTask;
 use super::errand::Done;
-use crate::dispatch::attempt::{Moment, Reach, Sent, Settled};
+use crate::dispatch::attempt::{Moment, Reach, Sent, Settled, Weight};
 use crate::dispatch::dispatcher::Halt;
 use crate::dispatch::pace::Change;
 use crate::dispatch::snapshot::LastError;
@@ -26,10 +27,19 @@ impl LaneTask {
             now: self.steady.at(instant),
             wall: self.clock.now(),
         };
-        for Finished { token, outcome } in outcomes.drain(..) {
+        for Finished {
+            token,
+            outcome,
+            quotas,
+        } in outcomes.drain(..)
+        {
             if let Some(sent) = self.flight.remove(token) {
                 if sent.knowing {
                     self.known.take(&outcome);
+                }
+                if !quotas.is_empty() {
+                    let in_flight = self.flight.len();
+                    self.pace.note_quotas(&quotas, in_flight, moment.now);
                 }
                 self.settle(&sent, &outcome, moment);
             }
@@ -62,7 +72,9 @@ impl LaneTask {
             0
         };
         let trusted = self.trusted_from.is_none_or(|from| sent.at >= from);
-        let (settled, reach) = sent.settle(outcome, trusted, &self.policy.retry, moment, entropy);
+        let streak = self.go_on(outcome, moment.now);
+        let weight = Weight { trusted, streak };
+        let (settled, reach) = sent.settle(outcome, weight, &self.policy.retry, moment, entropy);
         match settled {
             Settled::Delivered => {
                 self.metrics
@@ -122,6 +134,28 @@ impl LaneTask {
             Reach::Delivery => {}
             Reach::Pauses => self.halt(RunState::Paused, outcome, moment),
             Reach::Disables => self.halt(RunState::Disabled, outcome, moment),
+        }
+    }
+
+    /// Keeps how long one class of failure has been all that comes of the destination. What concerns a part of
+    /// it says nothing of the whole.
+    fn go_on(&mut self, outcome: &Outcome, now: Timestamp) -> Streak {
+        let Some(failure) = outcome.failure() else {
+            self.streak = None;
+            return Streak::default();
+        };
+        if failure.of_part {
+            return Streak::default();
+        }
+        let (_, since, times) = match self.streak {
+            Some(same) if same.0 == failure.class => same,
+            _ => (failure.class, now, 0),
+        };
+        let times = times.saturating_add(1);
+        self.streak = Some((failure.class, since, times));
+        Streak {
+            times,
+            lasting: now.since(since),
         }
     }
 

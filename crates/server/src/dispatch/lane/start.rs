@@ -353,6 +353,7 @@ impl LaneTask {
             return;
         }
         self.preparing -= 1;
+        self.pace.sent_one();
         if prepared.probe {
             self.pace.probe_sent();
         }

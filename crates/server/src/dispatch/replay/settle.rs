@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 use wayhold_model::Outcome;
+use wayhold_model::endurance::Streak;
 use wayhold_model::verdict::{Tried, Verdict};
 use wayhold_store::AttemptRecord;
 use wayhold_store::catalog::ReplayState;
@@ -15,8 +16,17 @@ use crate::sink::Finished;
 
 impl ReplayLane {
     pub(super) fn settle_all(&mut self) {
-        for Finished { token, outcome } in std::mem::take(&mut self.outcomes) {
+        for Finished {
+            token,
+            outcome,
+            quotas,
+        } in std::mem::take(&mut self.outcomes)
+        {
             if let Some(Flying { turn, sent_at }) = self.flight.remove(&token) {
+                if !quotas.is_empty() {
+                    self.pace
+                        .note_quotas(&quotas, self.flight.len(), self.now());
+                }
                 self.settle(&turn, &outcome, sent_at.elapsed());
             }
         }
@@ -36,6 +46,8 @@ impl ReplayLane {
             put_off: turn.tries.put_off,
             // Its event is old; what is waited for is this delivery of it.
             age: now.since(turn.tries.since),
+            // What goes on at the destination is its own lane's to judge.
+            streak: Streak::default(),
         };
         let Some(service) = &self.service else { return };
         let retry = &service.policy.retry;

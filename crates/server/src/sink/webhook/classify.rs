@@ -76,10 +76,11 @@ pub(super) fn outcome_of_error(host: &str, error: &reqwest::Error) -> Outcome {
     }
     if error.is_connect() {
         let class = class_of_connecting(&causes);
-        return Outcome::NotExecuted(Failure::new(
-            class,
-            format!("no connection to {host}: {words}"),
-        ));
+        let failure = Failure::new(class, format!("no connection to {host}: {words}"));
+        return Outcome::NotExecuted(match no_such_name(&causes) {
+            true => failure.of_no_such_name(),
+            false => failure,
+        });
     }
     let garbled = causes.iter().any(|cause| {
         let hyper = cause.downcast_ref::<hyper::Error>();
@@ -139,6 +140,23 @@ fn class_of_connecting(causes: &[&(dyn Error + 'static)]) -> FailureClass {
     known.unwrap_or(FailureClass::Connect)
 }
 
+/// Whether the system's resolver was told that there is no such name. It has only words for that: glibc's for a
+/// name that is not known and one without addresses, and musl's.
+fn no_such_name(causes: &[&(dyn Error + 'static)]) -> bool {
+    const WORDS: [&str; 3] = [
+        "Name or service not known",
+        "No address associated with hostname",
+        "Name does not resolve",
+    ];
+    let unresolved = causes
+        .iter()
+        .find_map(|cause| cause.downcast_ref::<Unresolved>());
+    unresolved.is_some_and(|Unresolved(error)| {
+        let words = error.to_string();
+        WORDS.iter().any(|known| words.contains(known))
+    })
+}
+
 /// The errors within, outermost first. An IO error shows what it wraps to `get_ref` only.
 fn causes_of(error: &dyn Error) -> Vec<&(dyn Error + 'static)> {
     let mut causes = Vec::new();
@@ -195,6 +213,28 @@ mod tests {
             let error = Client(io::Error::other(Client(cause)));
             assert_eq!(class_of_connecting(&causes_of(&error)), class, "{error:?}");
         }
+    }
+
+    #[test]
+    fn only_a_resolver_that_was_told_so_says_that_a_name_does_not_exist() {
+        let told = |words: &str| {
+            let error = Client(io::Error::other(Unresolved(io::Error::other(
+                words.to_owned(),
+            ))));
+            no_such_name(&causes_of(&error))
+        };
+        let failed = "failed to lookup address information";
+        assert!(told(&format!("{failed}: Name or service not known")));
+        assert!(told(&format!(
+            "{failed}: No address associated with hostname"
+        )));
+        assert!(told(&format!("{failed}: Name does not resolve")));
+        assert!(!told(&format!(
+            "{failed}: Temporary failure in name resolution"
+        )));
+        assert!(!told("timed out"));
+        let other = Client(io::Error::other("Name or service not known"));
+        assert!(!no_such_name(&causes_of(&other)), "not from a resolver");
     }
 
     /// The whole table: every status there is, by ranges.

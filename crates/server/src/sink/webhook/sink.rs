@@ -8,11 +8,13 @@ use reqwest::Response;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
+use wayhold_model::quota::Quota;
 use wayhold_model::{Clock, Event, Failure, Outcome};
 
 use super::classify::outcome_of_status;
 use super::client::{Names, SystemNames};
 use super::line::Line;
+use super::rate_limit::quotas_of;
 use super::retry_after::retry_after;
 use super::shape::Shape;
 use crate::sink::{Attempt, BoxFuture, BuildError, Preview, REPLAY_HEADER, Sink};
@@ -83,8 +85,8 @@ impl Sink for WebhookSink {
             let target = Arc::clone(&self.target);
             tasks.spawn_on(
                 async move {
-                    let outcome = target.post(&attempt).await;
-                    attempt.finish(outcome);
+                    let (outcome, quotas) = target.post(&attempt).await;
+                    attempt.finish_with(outcome, quotas);
                 },
                 &self.runtime,
             );
@@ -115,13 +117,14 @@ impl Sink for WebhookSink {
 }
 
 impl Target {
-    /// One attempt, from the event to its outcome, within the attempt's timeout.
-    async fn post(&self, attempt: &Attempt) -> Outcome {
+    /// One attempt, from the event to its outcome and what the receiver said of its quotas, within the attempt's
+    /// timeout.
+    async fn post(&self, attempt: &Attempt) -> (Outcome, Vec<Quota>) {
         let event = &attempt.event.event;
         let host = self.line.host();
         let mut request = match self.shape.request_of(event, self.clock.now()) {
             Ok(request) => request,
-            Err(failure) => return Outcome::Refused(failure),
+            Err(failure) => return (Outcome::Refused(failure), Vec::new()),
         };
         if let Some(replay) = attempt.replay {
             request.headers_mut().insert(REPLAY_HEADER, replay.into());
@@ -129,9 +132,10 @@ impl Target {
         let deadline = Instant::now() + attempt.timeout;
         let response = match self.line.ask(request, attempt.timeout).await {
             Ok(response) => response,
-            Err(outcome) => return outcome,
+            Err(outcome) => return (outcome, Vec::new()),
         };
         let wait = retry_after(response.headers(), self.clock.now());
+        let quotas = quotas_of(response.headers());
         let status = response.status();
         let outcome = self
             .shape
@@ -140,7 +144,7 @@ impl Target {
         let body_deadline = deadline.min(Instant::now() + ANSWER_BODY_TIMEOUT);
         let mut begin = Vec::new();
         drop(timeout_at(body_deadline, read_some(response, &mut begin)).await);
-        outcome.with_answer(&begin)
+        (outcome.with_answer(&begin), quotas)
     }
 
     async fn probe(&self) -> Result<String, Failure> {
