@@ -24,7 +24,7 @@ use crate::config::{Config, ConfigPlace, Loaded, ShownValue};
 use crate::dispatch::{Dispatcher, LaneSnapshot, Service, Surroundings, Target};
 use crate::http::SharedLimits;
 use crate::ingest::{Accept, Admission, Rules};
-use crate::redelivery::{Letters, Replays};
+use crate::redelivery::{Letters, Replays, keep};
 use crate::sink::{self, Sink};
 use crate::telemetry::accounting::Accounting;
 use crate::telemetry::metrics::Metrics;
@@ -182,7 +182,7 @@ impl App {
             sinks,
         }));
         let followed = Arc::clone(&in_force);
-        Ok(Arc::new(Self {
+        let app = Arc::new(Self {
             accept: Accept::new(
                 store.clone(),
                 admission,
@@ -210,7 +210,26 @@ impl App {
             store,
             dispatcher,
             metrics,
-        }))
+        });
+        let keeping = Arc::downgrade(&app);
+        let keeps = move || keeping.upgrade().and_then(|app| app.keeps());
+        tokio::spawn(keep::run(app.letters.clone(), keeps));
+        Ok(app)
+    }
+
+    /// How long destinations keep their dead letters, where they do not do so for ever; `None` once the server
+    /// stops.
+    fn keeps(&self) -> Option<Vec<(DestinationId, Duration)>> {
+        if self.stopping.load(Ordering::Relaxed) {
+            return None;
+        }
+        let in_force = self.in_force();
+        let keep = |record: DestinationRecord| {
+            let destination = in_force.config.destination(&record.name)?;
+            Some((record.id, destination.keep?))
+        };
+        let records = self.store.catalog().destinations();
+        Some(records.into_iter().filter_map(keep).collect())
     }
 
     /// Says from now on that the server is not ready, so that nobody sends new requests here.

@@ -36,6 +36,8 @@ pub struct DestinationConfig {
     pub limits: BacklogLimits,
     /// What happens to its events when that is reached.
     pub on_limit: OnLimit,
+    /// How long its dead letters are kept; `None` is for ever.
+    pub keep: Option<Duration>,
 }
 
 /// What speaks to a destination, key `kind`.
@@ -202,8 +204,23 @@ impl DestinationConfig {
             delivery: delivery?,
             limits,
             on_limit,
+            keep: section.table("dead_letters", read_keep),
         })
     }
+}
+
+/// Shortest time that dead letters are kept: who wants none of them asks for no dead letters.
+const KEEP_MIN: Duration = Duration::from_secs(1);
+
+fn read_keep(section: &mut Section<'_, '_, '_>) -> Option<Duration> {
+    let keep = section.find::<Duration>("keep")?;
+    if keep < KEEP_MIN {
+        section.problem(
+            "keep",
+            "expected at least 1s; leave it out to keep them for ever",
+        );
+    }
+    Some(keep)
 }
 
 /// The words of `kind`.

@@ -345,7 +345,7 @@ impl Letters {
         }
     }
 
-    async fn discard_plan(
+    pub(super) async fn discard_plan(
         &self,
         plan: Vec<LetterAt>,
         which: &LettersMeant,
@@ -397,12 +397,8 @@ struct Hand {
 
 impl Hand {
     fn take(&mut self, letter: &DeadLetter) {
-        let place = LetterAt {
-            id: letter.id,
-            destination: letter.destination,
-            position: letter.event.position,
-        };
-        self.letters.push((place, letter.event.event.size()));
+        let size = letter.to_send().event.size();
+        self.letters.push((LetterAt::of(letter), size));
     }
 
     /// Letters that may be taken at once. The events of one step are not known before; they may go beyond the
@@ -472,11 +468,7 @@ fn filtered(
         let meant = letters.iter().filter(|letter| {
             !letter.redriving && which.holds(letter, names.name(letter.destination), now)
         });
-        found.extend(meant.map(|letter| LetterAt {
-            id: letter.id,
-            destination: letter.destination,
-            position: letter.event.position,
-        }));
+        found.extend(meant.map(LetterAt::of));
     }
 }
 

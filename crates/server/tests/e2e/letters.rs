@@ -375,6 +375,58 @@ fn an_edited_event_goes_in_the_place_of_its_letter_and_the_original_is_kept() {
 }
 
 #[test]
+fn letters_that_are_kept_for_a_time_end_as_discarded_and_let_their_keys_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(400);
+    write_configuration(dir.path(), &receiver);
+    let file = dir.path().join("wayhold.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (wms, routes) = text.split_once("[[routes]]").unwrap();
+    let with = |keep: &str| {
+        format!(
+            "{wms}on_dead_letter = \"hold\"\ndead_letters.keep = \"{keep}\"\n[[routes]]{routes}"
+        )
+    };
+    std::fs::write(&file, with("1d")).unwrap();
+    let server = Server::start(dir.path(), &["--config", "wayhold.toml"]);
+    server.send("order.created", "a", "7");
+    server.wait_for_destination("wms", "1 dead letter", |one| one["dead_letters"] == 1);
+    receiver.answer(204);
+    server.send("order.paid", "b", "7");
+    server.wait_for_destination("wms", "one waits", |one| one["pending"] == 1);
+
+    std::fs::write(&file, with("1s")).unwrap();
+    server.post("/v1/config/reload", "");
+    let status = server.wait_for_destination("wms", "the next one delivered", |one| {
+        one["accounting"]["delivered"] == 1
+    });
+    let accounting = &status["accounting"];
+    assert_eq!(
+        (
+            &accounting["discarded"],
+            &status["dead_letters"],
+            &accounting["holds"]
+        ),
+        (&json!(1), &json!(0), &json!(true))
+    );
+    let trail = server.get("/v1/audit");
+    let entry = trail["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|entry| entry["action"] == "dead_letters.discarded")
+        .unwrap();
+    assert_eq!(
+        (&entry["by"], &entry["subject"], &entry["reason"]),
+        (
+            &json!("wayhold"),
+            &json!("wms"),
+            &json!("1 of every class: kept for 1s")
+        )
+    );
+}
+
+#[test]
 fn an_event_that_waits_says_behind_which_and_why() {
     let dir = tempfile::tempdir().unwrap();
     let receiver = Receiver::start(503);

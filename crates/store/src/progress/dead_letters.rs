@@ -14,6 +14,7 @@ use crate::catalog::{Catalog, CatalogError};
 use crate::delivery::{DeadLetter, EditedLetter, LetterEdit};
 use crate::progress::handle::Progress;
 use crate::progress::letter::NewEdit;
+use crate::progress::letter_edits::Edited;
 use crate::progress::letter_queries::{Content, Wanted};
 use crate::progress::letter_rows::LetterRow;
 
@@ -122,6 +123,17 @@ pub struct LetterAt {
     pub destination: DestinationId,
     /// Where its event was stored: the order of a key is that of these.
     pub position: Position,
+}
+
+impl LetterAt {
+    /// Where a letter lies.
+    pub fn of(letter: &DeadLetter) -> Self {
+        Self {
+            id: letter.id,
+            destination: letter.destination,
+            position: letter.event.position,
+        }
+    }
 }
 
 /// A letter that was ended, and the key that it may have held.
@@ -322,8 +334,10 @@ impl DeadLetters {
     /// `Damaged` or `Unavailable`.
     pub fn edit(&self, id: u64) -> Result<Option<EditedLetter>, LetterError> {
         for shard in (self.shards)() {
-            if let Some(found) = shard.read_edit(id)? {
-                return found.map(Some).ok_or(LetterError::Damaged { id });
+            match shard.read_edit(id)? {
+                Edited::Not => {}
+                Edited::So(edited) => return Ok(Some(edited)),
+                Edited::Damaged => return Err(LetterError::Damaged { id }),
             }
         }
         Ok(None)

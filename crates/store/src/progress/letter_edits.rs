@@ -63,16 +63,32 @@ pub(super) fn end(connection: &Connection, letter: u64) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// What was edited of a letter; `Some(None)` where that is damaged.
+/// What is known of a letter's having been edited.
+#[derive(Debug)]
+pub(super) enum Edited {
+    /// It was not.
+    Not,
+    /// It was, and so.
+    So(EditedLetter),
+    /// It was, and how is damaged.
+    Damaged,
+}
+
+/// What was edited of a letter.
 pub(super) fn read(
     connection: &Connection,
     letter: u64,
     context: LetterContext,
-) -> rusqlite::Result<Option<Option<EditedLetter>>> {
+) -> rusqlite::Result<Edited> {
     connection
         .prepare_cached("SELECT * FROM edits WHERE letter = ?")?
         .query_row([letter.cast_signed()], |row| read_row(row, context))
         .optional()
+        .map(|found| match found {
+            None => Edited::Not,
+            Some(Some(edited)) => Edited::So(edited),
+            Some(None) => Edited::Damaged,
+        })
 }
 
 fn read_row(row: &Row<'_>, context: LetterContext) -> rusqlite::Result<Option<EditedLetter>> {

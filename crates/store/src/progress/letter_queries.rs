@@ -4,10 +4,10 @@
 use rusqlite::{OptionalExtension, params};
 use wayhold_model::{DestinationId, Position, Sequence};
 
-use crate::delivery::{DeadLetter, EditedLetter};
+use crate::delivery::DeadLetter;
 use crate::progress::dead_letters::{EventSource, LetterAt, LetterError, LetterGroup, LetterQuery};
 use crate::progress::handle::Progress;
-use crate::progress::letter_edits;
+use crate::progress::letter_edits::{self, Edited};
 use crate::progress::letter_rows::{LetterRow, read};
 
 /// What the letters that are wanted keep of their events.
@@ -217,8 +217,8 @@ impl Progress {
         })
     }
 
-    /// What a letter's event was edited to; `Some(None)` where that is damaged.
-    pub(super) fn read_edit(&self, id: u64) -> Result<Option<Option<EditedLetter>>, LetterError> {
+    /// What a letter's event was edited to.
+    pub(super) fn read_edit(&self, id: u64) -> Result<Edited, LetterError> {
         let context = self.letter_context();
         self.read_letters(|connection| letter_edits::read(connection, id, context))
     }

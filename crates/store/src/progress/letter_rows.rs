@@ -12,7 +12,7 @@ use wayhold_model::{
 use crate::delivery::{AttemptRecord, DeadLetter, LetterEdit, SetAside};
 use crate::progress::attempts;
 use crate::progress::letter::{Content, LetterPlace, NewLetter};
-use crate::progress::letter_edits;
+use crate::progress::letter_edits::{self, Edited};
 
 /// Gives the event at a position, where it can be read; damage is named by the shard that it lies in.
 pub(super) type Events<'a> = dyn Fn(Position) -> Option<Arc<StoredEvent>> + 'a;
@@ -64,9 +64,9 @@ impl LetterRow {
         context: LetterContext,
     ) -> rusqlite::Result<Self> {
         match letter_edits::read(connection, self.id, context)? {
-            None => {}
-            Some(None) => self.told = None,
-            Some(Some(edited)) => self.edit = Some(Arc::new(edited.edit)),
+            Edited::Not => {}
+            Edited::Damaged => self.told = None,
+            Edited::So(edited) => self.edit = Some(Arc::new(edited.edit)),
         }
         Ok(self)
     }
