@@ -32,6 +32,15 @@ to = ["nobody"]
     Server::start(dir, &["--config", "wayhold.toml"])
 }
 
+/// Forty events of four keys and two types, of which one type is held.
+fn send_forty(server: &Server) {
+    server.post("/v1/destinations/held/pause", "");
+    for n in 0..40 {
+        let kind = ["order.created", "order.paid"][n % 2];
+        server.send(kind, &n.to_string(), &(n % 4).to_string());
+    }
+}
+
 fn ids(page: &Value) -> Vec<String> {
     let items = page["items"].as_array().unwrap();
     let id = |item: &Value| item["id"].as_str().unwrap().to_owned();
@@ -42,11 +51,7 @@ fn ids(page: &Value) -> Vec<String> {
 fn events_are_listed_newest_first_page_by_page_and_by_every_part_of_a_selection() {
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path());
-    server.post("/v1/destinations/held/pause", "");
-    for n in 0..40 {
-        let kind = ["order.created", "order.paid"][n % 2];
-        server.send(kind, &n.to_string(), &(n % 4).to_string());
-    }
+    send_forty(&server);
     let numbers = |wanted: &dyn Fn(usize) -> bool| -> Vec<String> {
         (0..40)
             .filter(|n| wanted(*n))
@@ -96,7 +101,14 @@ fn events_are_listed_newest_first_page_by_page_and_by_every_part_of_a_selection(
             &"pending".into()
         )
     );
+    assert!(server.terminate().success());
+}
 
+#[test]
+fn a_list_says_what_is_wrong_with_its_request_and_is_the_same_on_the_command_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    send_forty(&server);
     for (query, field) in [
         ("from=yesterday", "from"),
         ("filter=type%20%3D%3D", "filter"),
