@@ -9,17 +9,21 @@ use std::path::{Path, PathBuf};
 /// How many promises there are.
 const PROMISES: usize = 10;
 
-/// The kinds of cases that concern the store, its order and its operators, with how many there are of each.
-const CASES: [(char, usize); 9] = [
+/// The kinds of cases that concern what is here, with how many there are of each.
+const CASES: [(char, usize); 13] = [
     ('A', 4),
     ('B', 7),
     ('C', 4),
     ('D', 5),
     ('E', 3),
+    ('F', 5),
+    ('G', 5),
     ('H', 4),
     ('J', 4),
+    ('K', 3),
     ('L', 3),
     ('M', 3),
+    ('O', 9),
 ];
 
 fn root() -> PathBuf {

@@ -16,6 +16,8 @@ pub(crate) use classify::meaning_of_number;
 pub use sink::KafkaSink;
 
 #[cfg(test)]
+mod bad_day;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod partitions;
