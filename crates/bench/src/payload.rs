@@ -29,6 +29,11 @@ const WORDS: [&str; 16] = [
     "scanned",
 ];
 
+/// The ordering key of this number, as every load writes it.
+pub fn key(number: u64) -> String {
+    format!("key-{number:05}")
+}
+
 /// `BODIES` JSON objects of exactly `DATA_BYTES` bytes.
 pub fn bodies() -> Vec<String> {
     let mut random = SplitMix(0x5EED);

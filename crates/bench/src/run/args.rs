@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::series::Figures;
 use super::verdict::{self, Target};
 use super::wanted::Wanted;
-use super::{accept, delivering, drain, restart, route, segments, webhook};
+use super::{accept, crowd, delivering, drain, restart, route, segments, webhook};
 use crate::BenchError;
 
 /// Everything that is measured, in the order of a round.
@@ -25,6 +25,7 @@ const PARTS: &[Part] = &[
 const APART: &[Part] = &[
     restart::PART,
     webhook::PART,
+    crowd::PART,
     #[cfg(feature = "kafka")]
     kafka::PART,
 ];

@@ -26,14 +26,14 @@ pub mod restart;
 pub mod broker;
 #[cfg(feature = "kafka")]
 pub mod kafka;
-#[cfg(feature = "kafka")]
-pub mod quantile;
 
+pub mod crowd;
 pub mod webhook;
 
 pub mod control;
 pub mod files;
 
+pub mod quantile;
 pub mod series;
 pub mod verdict;
 

@@ -43,6 +43,12 @@ pub struct Plan {
     pub webhook_waiting: [u64; 2],
     /// Seconds of the bare client.
     pub webhook_seconds: f64,
+    /// Webhook destinations at once, and how many of them are bad.
+    pub crowd: u64,
+    pub crowd_bad: u64,
+    /// Events that tell how many a crowd that is well takes, and seconds at a share of that.
+    pub crowd_events: u64,
+    pub crowd_seconds: f64,
     /// Whether figures mean nothing.
     pub is_smoke: bool,
 }
@@ -76,6 +82,10 @@ impl Plan {
             webhook_due: 100_000,
             webhook_waiting: [10_000, 100_000],
             webhook_seconds: 3.0,
+            crowd: 1_000,
+            crowd_bad: 100,
+            crowd_events: 40_000,
+            crowd_seconds: 8.0,
             is_smoke: false,
         }
     }
@@ -108,6 +118,10 @@ impl Plan {
             webhook_due: 5_000,
             webhook_waiting: [500, 1_000],
             webhook_seconds: 0.5,
+            crowd: 30,
+            crowd_bad: 10,
+            crowd_events: 1_000,
+            crowd_seconds: 0.5,
             is_smoke: true,
         }
     }

@@ -42,6 +42,11 @@ impl Buckets {
         )
     }
 
+    /// How many observations there are.
+    pub fn count(&self) -> f64 {
+        self.0.last().map_or(0.0, |(_, count)| *count)
+    }
+
     /// The value below which this share lies, interpolated within its bucket; `None` without any, or
     /// where it lies above the last bound.
     pub fn quantile(&self, share: f64) -> Option<f64> {

@@ -47,6 +47,12 @@ pub struct Args {
     /// What fails at `--webhook` waits for an hour, and everything else is tried all the same.
     #[arg(long, requires = "webhook")]
     pub patient: bool,
+    /// So many destinations at `--webhook` instead of one, each with a key of its own.
+    #[arg(long, requires = "webhook")]
+    pub crowd: Option<u64>,
+    /// So many of the crowd are bad.
+    #[arg(long, default_value_t = 0)]
+    pub bad: u64,
     /// What the receiver answers.
     #[arg(long, default_value_t = 204)]
     pub status: u16,

@@ -5,6 +5,7 @@ pub mod args;
 
 pub mod bare;
 
+pub mod crowd;
 pub mod settings;
 
 pub mod classic;
@@ -15,4 +16,5 @@ pub mod wayhold;
 
 pub use args::{Args, main};
 pub use classic::Outbox;
+pub use crowd::WELL;
 pub use settings::DESTINATION;

@@ -4,6 +4,7 @@
 use wayhold::config::{self, Environment, ListenAddr, Loaded, Overrides};
 
 use super::args::Args;
+use super::crowd;
 use crate::BenchError;
 
 /// The one destination.
@@ -18,7 +19,9 @@ to = ["sink"]
 /// The checked configuration of one server, as a file and flags would give it.
 pub fn settings(args: &Args) -> Result<Loaded, BenchError> {
     let file = args.data.join("wayhold.toml");
-    std::fs::write(&file, destination(args) + ROUTE + &limits(args))?;
+    // Tables of a file may come in any order.
+    let destinations = crowd::destinations(args).unwrap_or_else(|| destination(args) + ROUTE);
+    std::fs::write(&file, destinations + &limits(args))?;
     let overrides = Overrides {
         data: Some(args.data.join("data")),
         listen: vec![ListenAddr::Tcp(args.listen)],

@@ -61,9 +61,12 @@ fn start(loaded: Loaded, beginning: Beginning) -> Result<Arc<App>, BenchError> {
     let prefill = prefill(beginning.window_ids.unwrap_or(full));
     prefill.make(&config.data, &config.store, &clock)?;
     let (store, recovery) = Store::open(&config.data, config.store.clone(), Arc::clone(&clock))?;
-    store
-        .catalog()
-        .sync_destinations(&[DESTINATION.to_owned()])?;
+    let names: Vec<String> = config
+        .destinations
+        .iter()
+        .map(|one| one.name.to_string())
+        .collect();
+    store.catalog().sync_destinations(&names)?;
     set_state(
         &store,
         match beginning.deliver {

@@ -2,5 +2,6 @@
 //! deliveries are held against. Modules in suggested reading order.
 
 pub mod arrivals;
+pub mod hostile;
 pub mod post;
 pub mod receiver;

@@ -1,5 +1,5 @@
-//! What stands at the other end of a webhook: reads a request, notes when it came and gives a fixed answer. Asked
-//! with GET it says what arrived.
+//! What stands at the other end of a webhook: reads a request, notes when it came and gives a fixed answer, or is bad
+//! where the path asks for that. Asked with GET it says what arrived.
 
 use std::io;
 use std::sync::Arc;
@@ -14,6 +14,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
 use super::arrivals::Arrivals;
+use super::hostile::{Body, Way, empty};
+use crate::BenchError;
 
 /// Answers every request on `listener` with this status.
 pub async fn serve(listener: TcpListener, status: StatusCode) -> io::Result<()> {
@@ -36,15 +38,21 @@ async fn answer(
     request: Request<Incoming>,
     arrivals: &Arrivals,
     status: StatusCode,
-) -> Result<Response<Full<Bytes>>, hyper::Error> {
-    let is_asked = request.method() == Method::GET;
+) -> Result<Response<Body>, BenchError> {
+    let (is_asked, way) = (
+        request.method() == Method::GET,
+        Way::asked_by(request.uri().path()),
+    );
     request.into_body().collect().await?;
     if is_asked {
-        let report = serde_json::to_vec(&arrivals.report()).unwrap_or_default();
-        return Ok(Response::new(Full::new(report.into())));
+        let report = serde_json::to_vec(&arrivals.report())?;
+        return Ok(Response::new(Full::new(Bytes::from(report)).boxed()));
+    }
+    if let Some(way) = way {
+        return way.answer().await.ok_or_else(|| "hung up".into());
     }
     arrivals.note();
-    let mut response = Response::new(Full::default());
+    let mut response = Response::new(empty());
     *response.status_mut() = status;
     Ok(response)
 }
