@@ -1,6 +1,7 @@
 //! Servers to compare Wayhold with, a load generator that treats them all the same, and the run that
 //! sets them against each other on one machine. Never shipped. Modules in suggested reading order.
 
+pub mod course;
 pub mod payload;
 
 #[cfg(feature = "kafka")]

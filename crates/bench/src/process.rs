@@ -200,7 +200,7 @@ pub fn produce(
     topic: &str,
     tasks: u64,
     seconds: f64,
-) -> Result<crate::kafka::Report, BenchError> {
+) -> Result<crate::course::Report, BenchError> {
     let output = this_program()?
         .args(["produce", "--bootstrap", bootstrap, "--topic", topic])
         .args([format!("--tasks={tasks}"), format!("--seconds={seconds}")])
@@ -214,10 +214,10 @@ pub fn produce(
 }
 
 /// Runs the bare client of webhooks, in a process of its own, to its end.
-pub fn post(url: &str, seconds: f64) -> Result<crate::webhook::post::Report, BenchError> {
+pub fn post(url: &str, tasks: u64, seconds: f64) -> Result<crate::course::Report, BenchError> {
     let output = this_program()?
         .args(["post", "--url", url])
-        .arg(format!("--seconds={seconds}"))
+        .args([format!("--tasks={tasks}"), format!("--seconds={seconds}")])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()?;

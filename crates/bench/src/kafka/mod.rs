@@ -4,4 +4,4 @@
 pub mod produce;
 pub mod topic;
 
-pub use produce::{Args, Report, main};
+pub use produce::{Args, main};

@@ -22,6 +22,9 @@ const FILL_KEYS: [&str; 3] = ["--connections=16", "--batch=100", "--keys=1000000
 /// Attempts a second of the destination that has a rate.
 const RATE: u64 = 5_000;
 
+/// Requests that a webhook has in flight by default.
+const TASKS: u64 = 8;
+
 const MIB: u64 = 1024 * 1024;
 
 /// Everything about webhooks.
@@ -111,7 +114,7 @@ fn delivered(plan: &Plan, folder: &Path, figures: &mut Figures) -> Result<(), Be
     figures.add("webhook.delivered", "requests/s", begin.rate_to(end));
     pair.server.kill();
     let url = format!("http://{}/hook", pair.receiver.address);
-    let report = post(&url, plan.webhook_seconds)?;
+    let report = post(&url, TASKS, plan.webhook_seconds)?;
     figures.add("webhook.bare_client", "requests/s", report.rate);
     Ok(())
 }

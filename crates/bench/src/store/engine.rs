@@ -97,7 +97,7 @@ impl Events {
             kind: "com.example.shipment.scanned",
             time: "2026-01-01T00:00:00Z",
             content_type: "application/json",
-            key: &format!("key-{:05}", number % payload::KEYS),
+            key: &payload::key(number % payload::KEYS),
             data: self.bodies.get(body).cloned().unwrap_or_default(),
             ..EventParts::default()
         })?;
