@@ -84,7 +84,7 @@ const DAYS: [Day; 11] = [
                 cluster,
                 round,
                 RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
-            )
+            );
         },
         seen: None,
     },
@@ -128,14 +128,14 @@ const DAYS: [Day; 11] = [
                 cluster,
                 round,
                 RDKafkaRespErr::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT,
-            )
+            );
         },
         seen: None,
     },
     Day {
         name: "connections break",
         trouble: |cluster, round| {
-            fail(cluster, round, RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT)
+            fail(cluster, round, RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT);
         },
         seen: None,
     },
@@ -157,7 +157,7 @@ const DAYS: [Day; 11] = [
                 cluster,
                 round,
                 RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_PRODUCER_ID,
-            )
+            );
         },
         seen: None,
     },

@@ -19,9 +19,6 @@ pub(super) struct Waiting {
     bytes: usize,
     /// Whether what ended last says that the other one may be down.
     trouble: bool,
-    /// Whether a batch crashed whoever handled it: from then on each event goes alone, so that only the one at
-    /// fault does so again.
-    alone: bool,
     stopping: bool,
 }
 
@@ -52,7 +49,6 @@ impl Waiting {
             attempts: VecDeque::new(),
             bytes: 0,
             trouble: false,
-            alone: false,
             stopping: false,
         }
     }
@@ -96,7 +92,7 @@ impl Waiting {
 
     /// As many from the front as one batch holds; there is at least one.
     fn take(&mut self) -> Vec<Attempt> {
-        let events = if self.alone { 1 } else { self.limits.events };
+        let events = self.limits.events;
         let mut batch = Vec::with_capacity(events.min(self.attempts.len()));
         let mut bytes = 0;
         while batch.len() < events
@@ -161,9 +157,10 @@ impl Waiting {
         kept
     }
 
-    /// A batch crashed whoever handled it; its attempts have ended.
+    /// A batch crashed whoever handled it; its attempts have ended. From now on each event goes alone, so that only
+    /// the one at fault does so again.
     pub(super) fn crashed(&mut self) {
-        self.alone = true;
+        self.limits.events = 1;
         let failure = Failure::new(FailureClass::Crashed, "handling a batch panicked");
         self.failed(Vec::new(), Vec::new(), &Outcome::Unknown(failure));
     }
