@@ -85,6 +85,7 @@ impl Inner {
             return;
         }
         let policy = service.as_ref().map(|service| service.policy.clone());
+        let service = service.map(Box::new);
         let follow = |done| Command::Follow {
             record: record.clone(),
             service,

@@ -79,8 +79,8 @@ pub(super) enum Command {
     /// Follow a newer configuration, which the catalogue knows already.
     Follow {
         record: DestinationRecord,
-        /// `None` where it has no such destination any more.
-        service: Option<Service>,
+        /// `None` where it has no such destination any more. In a box, so that no other command carries its room.
+        service: Option<Box<Service>>,
         done: oneshot::Sender<()>,
     },
     /// These dead letters hold their keys, which some of them may do already.
@@ -404,7 +404,7 @@ impl LaneTask {
                 service,
                 done,
             }) => {
-                self.follow(record, service);
+                self.follow(record, service.map(|service| *service));
                 done.send(()).ok();
             }
             Some(Command::Held { letters, done }) => {

@@ -38,6 +38,7 @@ async fn not_allowed(method: Method, uri: Uri) -> Problem {
 }
 
 /// What to do about a problem of this type.
+#[expect(clippy::too_many_lines, reason = "one text for each type")]
 fn advice(kind: ProblemType) -> &'static str {
     match kind {
         ProblemType::InvalidRequest => {

@@ -191,6 +191,10 @@ fn a_hundred_reloads_under_load_lose_nothing_repeat_nothing_and_keep_the_order_o
     );
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one server and one story, told in order"
+)]
 #[test]
 fn what_is_wrong_or_needs_a_restart_changes_nothing_and_is_named_as_a_whole() {
     let dir = tempfile::tempdir().unwrap();
