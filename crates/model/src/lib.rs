@@ -31,6 +31,7 @@ pub mod error_print;
 pub mod outcome;
 pub mod quota;
 pub mod rate;
+pub mod receipt;
 pub mod verdict;
 
 pub mod limits;
@@ -39,5 +40,6 @@ pub use class::{FailureClass, Fault};
 pub use event::{AttributeValue, Event, EventParts, InvalidEvent};
 pub use id::{DestinationId, DestinationSet, Generation, LaneId, Position, Sequence, ShardId};
 pub use outcome::{Failure, Outcome, OutcomeKind};
+pub use receipt::Receipt;
 pub use stored::StoredEvent;
 pub use time::{Clock, Timestamp};

@@ -14,6 +14,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use thiserror::Error;
 use wayhold_model::{Clock, DestinationId, Timestamp};
+use wayhold_store::attempt_log::AttemptLog;
 use wayhold_store::{CatalogError, DestinationRecord, LetterError, Recovery, Store};
 
 use crate::auth::{Auth, Openness};
@@ -43,6 +44,8 @@ pub struct App {
     pub accept: Accept,
     /// The lanes.
     pub dispatcher: Dispatcher,
+    /// The record of attempts.
+    pub attempts: AttemptLog,
     /// Dead letters, and what operators do with them.
     pub letters: Letters,
     /// Old events that are delivered anew.
@@ -135,37 +138,16 @@ impl App {
             tracing::warn!("{finding}");
         }
         let records = sync_destinations(&config, &store)?;
-        let mut sinks = BTreeMap::new();
-        let mut targets = Vec::new();
-        for record in &records {
-            let service = config
-                .destination(&record.name)
-                .map(|destination| {
-                    let sink = sink::build(destination, &ports.clock).map_err(|error| {
-                        StartError::Sink {
-                            name: record.name.clone(),
-                            reason: error.to_string(),
-                        }
-                    })?;
-                    sinks.insert(record.name.clone(), Arc::clone(&sink));
-                    Ok::<_, StartError>(Service {
-                        policy: destination.delivery.clone(),
-                        sink,
-                    })
-                })
-                .transpose()?;
-            targets.push(Target {
-                record: record.clone(),
-                service,
-            });
-        }
+        let (sinks, targets) = targets_of(&config, &records, &ports.clock)?;
         let around = Surroundings {
             store: store.clone(),
             metrics: Arc::clone(&metrics),
+            attempts: record_of(&config, &ports.clock),
             clock: Arc::clone(&ports.clock),
             entropy: Arc::clone(&ports.entropy),
         };
         let dispatcher = Dispatcher::start(&around, targets)?;
+        let attempts = around.attempts.clone();
         let openness = if config.no_auth {
             Openness::Open
         } else {
@@ -207,6 +189,7 @@ impl App {
             clock: ports.clock,
             recovery: Arc::new(recovery),
             stopping: AtomicBool::new(false),
+            attempts,
             store,
             dispatcher,
             metrics,
@@ -244,9 +227,13 @@ impl App {
         wayhold_store::failpoint!("stop.begun");
         tokio::join!(self.replays.stop(grace), self.dispatcher.stop(grace));
         wayhold_store::failpoint!("stop.lanes-stopped");
-        let store = self.store.clone();
+        let (store, attempts) = (self.store.clone(), self.attempts.clone());
         // An interrupted stop was logged; the next start recovers, as after a crash.
-        blocking(move || store.stop()).await.ok();
+        let stop = move || {
+            attempts.stop();
+            store.stop();
+        };
+        blocking(stop).await.ok();
     }
 
     /// The configuration that is in force at this moment.
@@ -358,6 +345,50 @@ fn other_shards(config: &Config, made: usize) -> Option<String> {
             "store.shards = {wanted} is for a new data directory; this one spreads new events over {made} \
              (`wayhold shards set` changes it)"
         )
+    })
+}
+
+/// What speaks to each destination, by name, and what the dispatcher serves.
+fn targets_of(
+    config: &Config,
+    records: &[DestinationRecord],
+    clock: &Arc<dyn Clock>,
+) -> Result<(BTreeMap<String, Arc<dyn Sink>>, Vec<Target>), StartError> {
+    let mut sinks = BTreeMap::new();
+    let mut targets = Vec::new();
+    for record in records {
+        let service = config
+            .destination(&record.name)
+            .map(|destination| {
+                let sink = sink::build(destination, clock).map_err(|error| StartError::Sink {
+                    name: record.name.clone(),
+                    reason: error.to_string(),
+                })?;
+                sinks.insert(record.name.clone(), Arc::clone(&sink));
+                Ok::<_, StartError>(Service {
+                    policy: destination.delivery.clone(),
+                    sink,
+                })
+            })
+            .transpose()?;
+        targets.push(Target {
+            record: record.clone(),
+            service,
+        });
+    }
+    Ok((sinks, targets))
+}
+
+/// The record of attempts that the configuration asks for. Nothing depends on it, so a server whose disk has no
+/// place for it goes on without.
+fn record_of(config: &Config, clock: &Arc<dyn Clock>) -> AttemptLog {
+    if config.record.time.is_zero() {
+        return AttemptLog::off();
+    }
+    let opened = AttemptLog::open(&config.data, config.record, Arc::clone(clock));
+    opened.unwrap_or_else(|error| {
+        tracing::warn!(%error, "attempts are not recorded");
+        AttemptLog::off()
     })
 }
 

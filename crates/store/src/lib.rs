@@ -12,6 +12,7 @@
 #[macro_use]
 pub mod failpoint;
 
+pub mod attempt_log;
 pub mod backlog;
 pub mod delivery;
 pub mod error;

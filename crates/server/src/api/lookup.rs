@@ -25,6 +25,7 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/events", get(get_events))
         .route("/v1/events/{position}", get(by_position))
+        .merge(super::attempts::routes())
 }
 
 /// An event and its deliveries.

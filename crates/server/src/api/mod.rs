@@ -11,6 +11,7 @@ pub mod event_list;
 pub mod events;
 pub mod lookup;
 
+pub mod attempts;
 pub mod audit;
 pub mod backups;
 pub mod config;

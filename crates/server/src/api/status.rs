@@ -12,6 +12,7 @@ use serde_json::Value;
 use wayhold_model::Timestamp;
 use wayhold_model::admission::Measure;
 
+use super::attempts::RecordBody;
 use super::caller::{Caller, Read};
 use super::destinations::DestinationBody;
 use crate::app::App;
@@ -28,7 +29,15 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 async fn show(State(app): State<Arc<App>>, _: Caller<Read>) -> Result<Json<StatusBody>, Problem> {
-    Ok(Json(StatusBody::new(&app.report().await?, &app.metrics)))
+    let record = app.in_force().config.record;
+    Ok(Json(StatusBody {
+        attempts: Some(RecordBody::new(
+            app.attempts.figures(),
+            record,
+            app.clock.now(),
+        )),
+        ..StatusBody::new(&app.report().await?, &app.metrics)
+    }))
 }
 
 /// The answer.
@@ -48,6 +57,9 @@ pub struct StatusBody {
     accounting: WholeAccountingBody,
     destinations: Vec<StandingBody>,
     store: StoreBody,
+    /// The record of attempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<RecordBody>,
 }
 
 /// What happened at the door since the start.
@@ -208,6 +220,7 @@ impl StatusBody {
                 .iter()
                 .map(|destination| StandingBody::new(destination, report.at, metrics))
                 .collect(),
+            attempts: None,
             store: StoreBody::new(report),
         }
     }

@@ -6,7 +6,7 @@ use wayhold_model::Position;
 
 use super::client::{Client, ServerArguments, path, with_query};
 use super::exit::Failure;
-use super::output::{Output, cell};
+use super::output::{Output, cell, items};
 use super::paging::follow;
 
 /// Look at events.
@@ -24,6 +24,11 @@ enum Verb {
     List(Box<Wanted>),
     /// Show one event with its attributes and data.
     Show(Which),
+    /// Show what is on record of the attempts to deliver an event, as `record` and `retention.attempts` keep it.
+    Attempts {
+        /// Its position, as `where` and receipts tell it.
+        position: Position,
+    },
 }
 
 /// Which events to list.
@@ -128,8 +133,51 @@ impl Events {
                 output.fields(&event);
                 Ok(())
             }
+            Verb::Attempts { position } => attempts(&mut client, position, output).await,
         }
     }
+}
+
+async fn attempts(
+    client: &mut Client,
+    position: Position,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let path = path(["v1", "events", &position.to_string(), "attempts"]);
+    let answer = client.get(&path).await?;
+    let fields = [
+        "destination",
+        "number",
+        "at",
+        "duration_seconds",
+        "outcome",
+        "class",
+        "status",
+        "location",
+        "partition",
+        "offset",
+    ];
+    let rows = items(&answer).iter();
+    let rows: Vec<_> = rows
+        .map(|row| fields.map(|field| cell(row, field)))
+        .collect();
+    output.json(&answer);
+    output.table(
+        [
+            "DESTINATION",
+            "NUMBER",
+            "AT",
+            "SECONDS",
+            "OUTCOME",
+            "CLASS",
+            "STATUS",
+            "LOCATION",
+            "PARTITION",
+            "OFFSET",
+        ],
+        &rows,
+    );
+    Ok(())
 }
 
 async fn list(client: &mut Client, wanted: &Wanted, output: &mut Output) -> Result<(), Failure> {

@@ -84,6 +84,8 @@ pub struct DeliveryPolicy {
     pub retry: RetryPolicy,
     /// When it is left alone altogether.
     pub breaker: BreakerPolicy,
+    /// Which attempts go on the record.
+    pub record: Recorded,
     /// Most attempts that may start in a time; `None` sets no bound.
     pub rate: Option<Rate>,
     /// Most attempts in flight. It also bounds what an unclean stop repeats, see `dispatch`.
@@ -124,6 +126,20 @@ pub enum OnDeadLetter {
     Release,
     /// They wait until an operator has redriven or discarded it.
     Hold,
+}
+
+/// Which attempts of a destination go on the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// Those that failed.
+    Failures,
+    /// Every one.
+    All,
+}
+
+impl Choice for Recorded {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("failures", Self::Failures), ("all", Self::All)];
 }
 
 impl Choice for OnLimit {
@@ -262,6 +278,7 @@ impl DeliveryPolicy {
         Some(Self {
             on_failure: section.get("on_failure", OnFailure::Block),
             on_dead_letter: section.get("on_dead_letter", OnDeadLetter::Release),
+            record: section.get("record", Recorded::Failures),
             rate: section.find("rate"),
             concurrency,
             in_flight_per_key,

@@ -141,7 +141,7 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
     let (store, shards_chosen) = section.table("store", |section| {
         (read_store(section, &limits), section.has("shards"))
     });
-    let store = section.table("retention", |section| read_retention(section, store));
+    let (store, record) = section.table("retention", |section| read_retention(section, store));
     let ingest = section.table("ingest", IngestConfig::read);
     let keys = read_keys(section);
     let sources = section.table("sources", SourceConfig::read_all);
@@ -168,6 +168,7 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
         no_auth,
         limits,
         store,
+        record,
         shards_chosen,
         ingest,
         keys,

@@ -27,7 +27,8 @@ pub mod load;
 mod tests;
 
 pub use destination::{
-    DeliveryPolicy, DestinationConfig, DestinationName, OnDeadLetter, OnFailure, SinkConfig,
+    DeliveryPolicy, DestinationConfig, DestinationName, OnDeadLetter, OnFailure, Recorded,
+    SinkConfig,
 };
 pub use difference::{Change, Effect, changes};
 pub use environment::Environment;

@@ -12,6 +12,7 @@ use wayhold_model::key::{KeyRule, KeyRules};
 use wayhold_model::limits::SOURCE_BYTES_MAX;
 use wayhold_model::route::{ROUTES_MAX, RouteRule, Router};
 use wayhold_model::shard_map::{SHARDS_MAX, shards_for};
+use wayhold_store::attempt_log::RecordOptions;
 
 use crate::config::destination::{DestinationConfig, DestinationName};
 use crate::config::limits::Limits;
@@ -36,6 +37,8 @@ pub struct Config {
     pub limits: Limits,
     /// The store.
     pub store: wayhold_store::Options,
+    /// How long the record of attempts is kept, and how large it may be.
+    pub record: RecordOptions,
     /// Whether somebody chose the number of shards.
     pub shards_chosen: bool,
     /// How events are read and what becomes of those that no route wants.
@@ -146,15 +149,23 @@ pub(super) fn read_store(
 pub(super) fn read_retention(
     section: &mut Section<'_, '_, '_>,
     store: wayhold_store::Options,
-) -> wayhold_store::Options {
+) -> (wayhold_store::Options, RecordOptions) {
     // More than any volume: from there on time alone decides.
     const BYTES_MAX: u64 = 1 << 50;
-    wayhold_store::Options {
+    let record = RecordOptions {
+        time: section.within("attempts", 7 * DAY, Duration::ZERO, 366 * DAY),
+        bytes: section.bytes_within("attempts_bytes", 1 << 30, RECORD_BYTES_MIN, BYTES_MAX),
+    };
+    let store = wayhold_store::Options {
         retention: section.within("time", store.retention, Duration::ZERO, 366 * DAY),
         retention_bytes: section.bytes_within("bytes", store.retention_bytes, 0, BYTES_MAX),
         ..store
-    }
+    };
+    (store, record)
 }
+
+/// Least room for the record of attempts: it goes file by file, an eighth at a time.
+const RECORD_BYTES_MIN: u64 = 1 << 20;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);

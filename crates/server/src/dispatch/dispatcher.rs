@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tracing::{error, warn};
 use wayhold_model::{Clock, DestinationId, Position, StoredEvent};
+use wayhold_store::attempt_log::AttemptLog;
 use wayhold_store::{
     CatalogError, DeadLetter, DestinationRecord, Lane, LetterError, PendingFate, RetireError,
     Retired, RunState, Store,
@@ -52,6 +53,8 @@ pub struct Surroundings {
     pub store: Store,
     /// What the process counts.
     pub metrics: Arc<Metrics>,
+    /// Where attempts are recorded.
+    pub attempts: AttemptLog,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
     /// Randomness for jitter.
@@ -370,6 +373,7 @@ impl Inner {
             record,
             service,
             metrics: Arc::clone(&self.around.metrics),
+            attempts: self.around.attempts.clone(),
             clock: Arc::clone(&self.around.clock),
             entropy: Arc::clone(&self.around.entropy),
             commands: received,

@@ -26,6 +26,7 @@ use wayhold_model::backoff::{Backoff, Waits};
 use wayhold_model::breaker::BreakerPolicy;
 use wayhold_model::verdict::{Patience, RetryPolicy};
 use wayhold_model::{Clock, FailureClass, Position, Timestamp};
+use wayhold_store::attempt_log::{AttemptEntry, AttemptLog};
 use wayhold_store::{DeadLetter, Delivery, DestinationRecord, Lane, LaneHandle, RunState};
 
 use self::errand::{Away, Chosen, Done};
@@ -36,7 +37,7 @@ use super::pace::{Openings, Pace, repeats_max};
 use super::snapshot::{LaneSnapshot, LaneState, LastError};
 use super::steady::Steady;
 use crate::clock::Entropy;
-use crate::config::{DeliveryPolicy, OnDeadLetter, OnFailure};
+use crate::config::{DeliveryPolicy, OnDeadLetter, OnFailure, Recorded};
 use crate::sink::{Attempt, Finished, Known, Sink};
 use crate::telemetry::metrics::{DestinationMetrics, Metrics};
 
@@ -50,6 +51,7 @@ pub(super) struct Parts {
     pub(super) service: Option<Service>,
     pub(super) reader: Lane,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) attempts: AttemptLog,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) entropy: Arc<dyn Entropy>,
     /// Dead letters that hold their keys, as position and key.
@@ -174,6 +176,9 @@ pub(super) struct LaneTask {
     finish: mpsc::Sender<Finished>,
     outcomes: Vec<Finished>,
     delivered: Vec<Position>,
+    attempts: AttemptLog,
+    // Ended since the last batch of outcomes was taken, for the record.
+    recorded: Vec<AttemptEntry>,
     // Settled since the last sync that was asked for.
     unsynced: usize,
 
@@ -208,6 +213,7 @@ impl LaneTask {
             service,
             reader,
             metrics,
+            attempts,
             clock,
             entropy,
             holds,
@@ -264,6 +270,8 @@ impl LaneTask {
             finish,
             outcomes: Vec::with_capacity(BATCH_MAX),
             delivered: Vec::with_capacity(BATCH_MAX),
+            attempts,
+            recorded: Vec::new(),
             unsynced: 0,
             commands,
             halts,
@@ -479,6 +487,7 @@ fn unserved() -> DeliveryPolicy {
             age_max: None,
         }),
         breaker: BreakerPolicy::default(),
+        record: Recorded::Failures,
         rate: None,
         concurrency: 1,
         in_flight_per_key: 1,

@@ -393,6 +393,8 @@ impl Inner {
             metrics,
             clock,
             entropy,
+            // What is delivered anew is not on the record of the event's own deliveries.
+            attempts: _,
         } = self.around.clone();
         let destination = store.catalog().destination(record.destination);
         let name = destination

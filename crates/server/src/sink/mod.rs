@@ -33,7 +33,7 @@ use std::time::Duration;
 use ::http::HeaderName;
 use tokio::sync::mpsc;
 use wayhold_model::quota::Quota;
-use wayhold_model::{Event, Failure, FailureClass, Outcome, StoredEvent};
+use wayhold_model::{Event, Failure, FailureClass, Outcome, Receipt, StoredEvent};
 
 pub use build::{BuildError, build};
 pub use known::Known;
@@ -105,8 +105,17 @@ pub struct Finished {
     pub token: u64,
     /// How it ended.
     pub outcome: Outcome,
-    /// What the receiver said of its quotas; mostly nothing.
+    /// What the receiver said besides.
+    pub said: Said,
+}
+
+/// What a receiver said besides how the attempt ended; mostly nothing.
+#[derive(Debug, Default)]
+pub struct Said {
+    /// Of its quotas.
     pub quotas: Vec<Quota>,
+    /// What it calls what it took.
+    pub receipt: Option<Receipt>,
 }
 
 impl Attempt {
@@ -151,15 +160,15 @@ impl Attempt {
 
     /// Reports how the attempt ended. Never blocks, callable from any thread.
     pub fn finish(mut self, outcome: Outcome) {
-        self.report(outcome, Vec::new());
+        self.report(outcome, Said::default());
     }
 
-    /// The same, with what the receiver said of its quotas.
-    pub fn finish_with(mut self, outcome: Outcome, quotas: Vec<Quota>) {
-        self.report(outcome, quotas);
+    /// The same, with what the receiver said besides.
+    pub fn finish_with(mut self, outcome: Outcome, said: Said) {
+        self.report(outcome, said);
     }
 
-    fn report(&mut self, outcome: Outcome, quotas: Vec<Quota>) {
+    fn report(&mut self, outcome: Outcome, said: Said) {
         if let Some(Done { token, finished }) = self.done.take() {
             if let Some(known) = &self.known {
                 known.reports(&outcome);
@@ -168,7 +177,7 @@ impl Attempt {
             drop(finished.try_send(Finished {
                 token,
                 outcome,
-                quotas,
+                said,
             }));
         }
     }
@@ -185,7 +194,7 @@ impl Drop for Attempt {
                     "the attempt was abandoned before it ended",
                 ),
             });
-            self.report(outcome, Vec::new());
+            self.report(outcome, Said::default());
         }
     }
 }

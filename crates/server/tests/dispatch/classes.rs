@@ -325,7 +325,11 @@ impl Sink for Quoted {
                     filled_in,
                 },
             };
-            attempt.finish_with(Outcome::Delivered, vec![quota]);
+            let said = wayhold::sink::Said {
+                quotas: vec![quota],
+                receipt: None,
+            };
+            attempt.finish_with(Outcome::Delivered, said);
         }
     }
 

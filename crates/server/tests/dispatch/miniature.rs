@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use wayhold::clock::SystemClock;
-use wayhold::config::{DeliveryPolicy, OnDeadLetter, OnFailure};
+use wayhold::config::{DeliveryPolicy, OnDeadLetter, OnFailure, Recorded};
 use wayhold::dispatch::{Dispatcher, Service, Surroundings, Target};
 use wayhold::redelivery::Letters;
 use wayhold::sink::Sink;
@@ -16,6 +16,7 @@ use wayhold_model::backoff::{Backoff, Waits};
 use wayhold_model::breaker::BreakerPolicy;
 use wayhold_model::verdict::{Patience, RetryPolicy};
 use wayhold_model::{Clock, DestinationId, DestinationSet, Event, EventParts, Position};
+use wayhold_store::attempt_log::AttemptLog;
 use wayhold_store::{NewEvent, Options, Store};
 
 use crate::PATIENCE;
@@ -38,6 +39,7 @@ pub(crate) fn policy() -> DeliveryPolicy {
             open_max: Duration::from_millis(50),
             probes: 1,
         },
+        record: Recorded::Failures,
         rate: None,
         concurrency: 16,
         in_flight_per_key: 1,
@@ -100,6 +102,7 @@ impl Server {
         let around = Surroundings {
             store: store.clone(),
             metrics: Arc::new(Metrics::default()),
+            attempts: AttemptLog::off(),
             clock,
             entropy: Seeded::new(7),
         };

@@ -17,6 +17,7 @@ const ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/v1/events", Some("ingest")),
     ("GET", "/v1/events", Some("read")),
     ("GET", "/v1/events/{position}", Some("read")),
+    ("GET", "/v1/events/{position}/attempts", Some("read")),
     ("GET", "/v1/destinations", Some("read")),
     ("GET", "/v1/destinations/{name}", Some("read")),
     ("GET", "/v1/destinations/{name}/explain", Some("read")),

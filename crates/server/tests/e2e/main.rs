@@ -11,6 +11,7 @@
 mod support;
 
 mod access;
+mod attempts;
 mod backlog;
 mod backups;
 mod bench;

@@ -16,9 +16,17 @@ pub(crate) struct Receiver {
     /// The status it answers with.
     pub(crate) status: Arc<AtomicU16>,
     /// What it answers with.
-    words: Arc<Mutex<String>>,
+    words: Arc<Mutex<Words>>,
     received: Arc<Mutex<Vec<Received>>>,
     held: Arc<AtomicBool>,
+}
+
+/// What it answers with.
+#[derive(Debug, Default)]
+struct Words {
+    /// Further lines of the head.
+    head: String,
+    body: String,
 }
 
 /// One request.
@@ -40,7 +48,7 @@ impl Receiver {
         let status = Arc::new(AtomicU16::new(status));
         let received = Arc::<Mutex<Vec<Received>>>::default();
         let held = Arc::<AtomicBool>::default();
-        let words = Arc::<Mutex<String>>::default();
+        let words = Arc::<Mutex<Words>>::default();
         let (answer, kept, gate) = (
             Arc::clone(&status),
             Arc::clone(&received),
@@ -75,7 +83,12 @@ impl Receiver {
 
     /// Answers with this body from now on.
     pub(crate) fn say(&self, words: &str) {
-        words.clone_into(&mut self.words.lock().unwrap());
+        words.clone_into(&mut self.words.lock().unwrap().body);
+    }
+
+    /// Says from now on where what it took can be found.
+    pub(crate) fn locate(&self, location: &str) {
+        self.words.lock().unwrap().head = format!("location: {location}\r\n");
     }
 
     /// What came so far.
@@ -86,7 +99,7 @@ impl Receiver {
 
 fn serve(
     stream: TcpStream,
-    (answer, said): (&AtomicU16, &Mutex<String>),
+    (answer, said): (&AtomicU16, &Mutex<Words>),
     kept: &Mutex<Vec<Received>>,
     held: &AtomicBool,
 ) {
@@ -99,14 +112,12 @@ fn serve(
             std::thread::sleep(Duration::from_millis(5));
         }
         let status = answer.load(Ordering::Relaxed);
-        let words = match status {
-            204 => String::new(),
-            _ => said.lock().unwrap().clone(),
+        let text = {
+            let Words { head, body } = &*said.lock().unwrap();
+            let body = if status == 204 { "" } else { body };
+            let length = body.len();
+            format!("HTTP/1.1 {status} Said\r\n{head}content-length: {length}\r\n\r\n{body}")
         };
-        let text = format!(
-            "HTTP/1.1 {status} Said\r\ncontent-length: {}\r\n\r\n{words}",
-            words.len()
-        );
         if writer.write_all(text.as_bytes()).is_err() {
             return;
         }

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 use wayhold_model::endurance::Streak;
-use wayhold_model::{Outcome, Timestamp};
+use wayhold_model::{Outcome, Receipt, Timestamp};
+use wayhold_store::attempt_log::AttemptEntry;
 use wayhold_store::{AttemptRecord, Resolution, RunState};
 
 use super::LaneTask;
 use super::errand::Done;
+use crate::config::Recorded;
 use crate::dispatch::attempt::{Moment, Reach, Sent, Settled, Weight};
 use crate::dispatch::dispatcher::Halt;
 use crate::dispatch::pace::Change;
@@ -27,20 +30,21 @@ impl LaneTask {
             now: self.steady.at(instant),
             wall: self.clock.now(),
         };
-        for Finished {
-            token,
-            outcome,
-            quotas,
-        } in outcomes.drain(..)
-        {
+        for finished in outcomes.drain(..) {
+            let Finished {
+                token,
+                outcome,
+                said,
+            } = finished;
             if let Some(sent) = self.flight.remove(token) {
                 if sent.knowing {
                     self.known.take(&outcome);
                 }
-                if !quotas.is_empty() {
+                if !said.quotas.is_empty() {
                     let in_flight = self.flight.len();
-                    self.pace.note_quotas(&quotas, in_flight, moment.now);
+                    self.pace.note_quotas(&said.quotas, in_flight, moment.now);
                 }
+                self.record(&sent, &outcome, said.receipt, moment);
                 self.settle(&sent, &outcome, moment);
             }
         }
@@ -48,6 +52,9 @@ impl LaneTask {
             self.known.take_all();
         }
         wayhold_store::failpoint!("lane.outcomes-taken");
+        if !self.recorded.is_empty() {
+            self.attempts.add(&mut self.recorded);
+        }
         if !self.delivered.is_empty() {
             self.handle.settle_delivered(&self.delivered);
             self.metrics.delivered.inc_by(self.delivered.len() as u64);
@@ -56,6 +63,31 @@ impl LaneTask {
                 last.failing_since = None;
             }
         }
+    }
+
+    /// Puts an attempt on the record, where the destination asks for it.
+    fn record(&mut self, sent: &Sent, outcome: &Outcome, receipt: Option<Receipt>, moment: Moment) {
+        let failure = outcome.failure();
+        if failure.is_none() && self.policy.record == Recorded::Failures {
+            return;
+        }
+        let answered = match &receipt {
+            Some(Receipt::Http { status, .. }) => Some(i32::from(*status)),
+            Some(Receipt::Kafka { .. }) | None => None,
+        };
+        let took = moment.instant.saturating_duration_since(sent.at);
+        self.recorded.push(AttemptEntry {
+            position: sent.event.position,
+            destination: self.record.id,
+            number: sent.number(),
+            at: moment.wall,
+            // As it is written: the same before and after.
+            duration: Duration::from_micros(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
+            outcome: outcome.kind(),
+            class: failure.map(|failure| failure.class),
+            status: failure.and_then(|failure| failure.status).or(answered),
+            receipt: receipt.filter(|_| failure.is_none()),
+        });
     }
 
     fn settle(&mut self, sent: &Sent, outcome: &Outcome, moment: Moment) {

@@ -12,14 +12,14 @@ use wayhold_store::catalog::ReplayState;
 
 use super::window::{Tries, Turn};
 use super::{Flying, ReplayLane, errand};
-use crate::sink::Finished;
+use crate::sink::{Finished, Said};
 
 impl ReplayLane {
     pub(super) fn settle_all(&mut self) {
         for Finished {
             token,
             outcome,
-            quotas,
+            said: Said { quotas, .. },
         } in std::mem::take(&mut self.outcomes)
         {
             if let Some(Flying { turn, sent_at }) = self.flight.remove(&token) {

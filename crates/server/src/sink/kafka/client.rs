@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::Message as _;
 use rdkafka::producer::{BaseProducer, DeliveryResult, ProducerContext};
+use wayhold_model::Receipt;
 
 use super::config::KafkaConfig;
 use super::sink::Shared;
@@ -117,11 +119,17 @@ impl ProducerContext for Reports {
     type DeliveryOpaque = Ticket;
 
     fn delivery(&self, result: &DeliveryResult<'_>, ticket: Ticket) {
-        let error = result.as_ref().err().map(|(error, _)| error);
-        if error.is_none() {
-            self.cut_off.store(false, Ordering::Relaxed);
-        }
-        self.shared.reported(ticket, error);
+        let place = match result {
+            Ok(record) => {
+                self.cut_off.store(false, Ordering::Relaxed);
+                Ok(Receipt::Kafka {
+                    partition: record.partition(),
+                    offset: record.offset(),
+                })
+            }
+            Err((error, _)) => Err(error),
+        };
+        self.shared.reported(ticket, place);
     }
 }
 

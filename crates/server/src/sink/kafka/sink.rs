@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tokio::sync::oneshot;
-use wayhold_model::{Failure, FailureClass, Outcome};
+use wayhold_model::{Failure, FailureClass, Outcome, Receipt};
 
 use super::classify::{Reported, is_too_large, outcome_of_error};
 use super::client::{Client, client_config, make_client, message_bytes_max, words_of};
@@ -23,7 +23,7 @@ use super::lifecycle;
 use super::request::Record;
 use super::topic::topic_of;
 use super::window::{Flight, Ticket, Window};
-use crate::sink::{Attempt, BoxFuture, BuildError, Sink};
+use crate::sink::{Attempt, BoxFuture, BuildError, Said, Sink};
 
 /// How long closing a client may take beyond the time given to stop.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
@@ -263,26 +263,30 @@ impl Shared {
     }
 
     /// A record's report: called by the thread, from within the client's poll.
-    pub(super) fn reported(&self, ticket: Ticket, error: Option<&KafkaError>) {
+    pub(super) fn reported(&self, ticket: Ticket, place: Result<Receipt, &KafkaError>) {
         let mut state = self.lock();
         let Some(flight) = state.window.end(ticket) else {
             return;
         };
-        let outcome = match error {
-            None => Outcome::Delivered,
-            Some(error) => {
+        let (outcome, receipt) = match place {
+            Ok(receipt) => (Outcome::Delivered, Some(receipt)),
+            Err(error) => {
                 let code = error
                     .rdkafka_error_code()
                     .unwrap_or(RDKafkaErrorCode::Unknown);
                 if is_too_large(code) && !flight.alone {
                     state.window.suspect(flight.attempt.event.position);
                 }
-                self.outcome_of_report(code, &flight)
+                (self.outcome_of_report(code, &flight), None)
             }
         };
         self.send_released(&mut state, &flight.topic);
         drop(state);
-        flight.attempt.finish(outcome);
+        let said = Said {
+            receipt,
+            ..Said::default()
+        };
+        flight.attempt.finish_with(outcome, said);
     }
 
     fn outcome_of_report(&self, code: RDKafkaErrorCode, flight: &Flight) -> Outcome {

@@ -4,12 +4,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http::header::LOCATION;
 use reqwest::Response;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
-use wayhold_model::quota::Quota;
-use wayhold_model::{Clock, Event, Failure, Outcome};
+use wayhold_model::receipt::LOCATION_BYTES_MAX;
+use wayhold_model::{Clock, Event, Failure, Outcome, Receipt};
 
 use super::classify::outcome_of_status;
 use super::client::{Names, SystemNames};
@@ -17,7 +18,7 @@ use super::line::Line;
 use super::rate_limit::quotas_of;
 use super::retry_after::retry_after;
 use super::shape::Shape;
-use crate::sink::{Attempt, BoxFuture, BuildError, Preview, REPLAY_HEADER, Sink};
+use crate::sink::{Attempt, BoxFuture, BuildError, Preview, REPLAY_HEADER, Said, Sink};
 
 /// Most bytes of an answer's body that are read, so that the connection can be used again.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
@@ -85,8 +86,8 @@ impl Sink for WebhookSink {
             let target = Arc::clone(&self.target);
             tasks.spawn_on(
                 async move {
-                    let (outcome, quotas) = target.post(&attempt).await;
-                    attempt.finish_with(outcome, quotas);
+                    let (outcome, said) = target.post(&attempt).await;
+                    attempt.finish_with(outcome, said);
                 },
                 &self.runtime,
             );
@@ -117,14 +118,14 @@ impl Sink for WebhookSink {
 }
 
 impl Target {
-    /// One attempt, from the event to its outcome and what the receiver said of its quotas, within the attempt's
+    /// One attempt, from the event to its outcome and what the receiver said besides, within the attempt's
     /// timeout.
-    async fn post(&self, attempt: &Attempt) -> (Outcome, Vec<Quota>) {
+    async fn post(&self, attempt: &Attempt) -> (Outcome, Said) {
         let event = &attempt.event.event;
         let host = self.line.host();
         let mut request = match self.shape.request_of(event, self.clock.now()) {
             Ok(request) => request,
-            Err(failure) => return (Outcome::Refused(failure), Vec::new()),
+            Err(failure) => return (Outcome::Refused(failure), Said::default()),
         };
         if let Some(replay) = attempt.replay {
             request.headers_mut().insert(REPLAY_HEADER, replay.into());
@@ -132,7 +133,7 @@ impl Target {
         let deadline = Instant::now() + attempt.timeout;
         let response = match self.line.ask(request, attempt.timeout).await {
             Ok(response) => response,
-            Err(outcome) => return (outcome, Vec::new()),
+            Err(outcome) => return (outcome, Said::default()),
         };
         let wait = retry_after(response.headers(), self.clock.now());
         let quotas = quotas_of(response.headers());
@@ -141,10 +142,15 @@ impl Target {
             .shape
             .outcome_of(host, status)
             .unwrap_or_else(|| outcome_of_status(host, status, wait));
+        let receipt = receipt_of(&response);
         let body_deadline = deadline.min(Instant::now() + ANSWER_BODY_TIMEOUT);
         let mut begin = Vec::new();
         drop(timeout_at(body_deadline, read_some(response, &mut begin)).await);
-        (outcome.with_answer(&begin), quotas)
+        let said = Said {
+            quotas,
+            receipt: Some(receipt),
+        };
+        (outcome.with_answer(&begin), said)
     }
 
     async fn probe(&self) -> Result<String, Failure> {
@@ -153,6 +159,18 @@ impl Target {
         Ok(format!(
             "{host} can be reached; it answered {status} to OPTIONS"
         ))
+    }
+}
+
+/// What an answer calls what was taken: its status, and where that can be found.
+fn receipt_of(response: &Response) -> Receipt {
+    let location = response.headers().get(LOCATION);
+    let location = location.and_then(|value| value.to_str().ok());
+    Receipt::Http {
+        status: response.status().as_u16(),
+        location: location
+            .filter(|text| !text.is_empty() && text.len() <= LOCATION_BYTES_MAX)
+            .map(Into::into),
     }
 }
 
