@@ -214,13 +214,15 @@ impl DestinationConfig {
             read_backlog(section, ["events", "bytes", "age"])
         });
         let on_limit = section.get("on_limit", OnLimit::default());
+        // Everything is asked for before anything is given up, or what was not would count as unknown.
+        let keep = section.table("dead_letters", read_keep);
         Some(Self {
             name: name.ok()?,
             sink: sink?,
             delivery: delivery?,
             limits,
             on_limit,
-            keep: section.table("dead_letters", read_keep),
+            keep,
         })
     }
 }
