@@ -77,7 +77,7 @@ pub struct InForce {
     pub values: Vec<ShownValue>,
     /// Since when.
     pub since: Timestamp,
-    sinks: BTreeMap<String, Arc<dyn Sink>>,
+    sinks: Sinks,
 }
 
 impl InForce {
@@ -348,12 +348,15 @@ fn other_shards(config: &Config, made: usize) -> Option<String> {
     })
 }
 
-/// What speaks to each destination, by name, and what the dispatcher serves.
+/// What speaks to each destination, by name.
+type Sinks = BTreeMap<String, Arc<dyn Sink>>;
+
+/// What speaks to each destination, and what the dispatcher serves.
 fn targets_of(
     config: &Config,
     records: &[DestinationRecord],
     clock: &Arc<dyn Clock>,
-) -> Result<(BTreeMap<String, Arc<dyn Sink>>, Vec<Target>), StartError> {
+) -> Result<(Sinks, Vec<Target>), StartError> {
     let mut sinks = BTreeMap::new();
     let mut targets = Vec::new();
     for record in records {
