@@ -87,7 +87,6 @@ fn attempts_are_on_record_as_each_destination_asks_and_stay_over_a_kill() {
         (&record["dropped"], &record["bytes_max"]),
         (&json!(0), &json!(1 << 30))
     );
-    assert!(record["bytes"].as_u64().unwrap() > 0);
     server.kill();
     let server = Server::start(dir.path(), &["--config", "wayhold.toml"]);
     assert_eq!((of(&server, "erp"), of(&server, "wms")), (erp, wms));
