@@ -1,12 +1,12 @@
 //! Compacts segments of which little is still needed, so that a destination that is down for long holds about
 //! as much of the disk as it is owed, and not whatever lies around that.
 //!
-//! In this order: the events that are needed are copied, sequences kept, into a new database beside the segments;
-//! that is synced and its log moved into it; its index file is put in place, and from then on it counts; the
-//! database gets its name; progress counts what was left out as it was counted before, and the new segment takes
-//! the place of its sources in one step. Once progress has said that durably the remover takes the sources away;
-//! their index files stay for the idempotency window. After a crash between any two steps the next start
-//! finishes, or finds that nothing was begun (`replaced`).
+//! In this order: progress is synced, so that what is left out stays resolved; the events that are needed are
+//! copied, sequences kept, into a new database beside the segments; that is synced and its log moved into it; its
+//! index file is put in place, and from then on it counts; the database gets its name; progress counts what was
+//! left out as it was counted before, and the new segment takes the place of its sources in one step. Once progress
+//! has said that durably the remover takes the sources away; their index files stay for the idempotency window.
+//! After a crash between any two steps the next start finishes, or finds that nothing was begun (`replaced`).
 //!
 //! Paced like the remover, and within the room above what accepting, settling and draining need.
 
@@ -171,6 +171,11 @@ impl<'a> Compactor<'a> {
             // The keeper is about to find it resolved.
             return Err(GivenUp::Later);
         }
+        // What is left out is not found again, so that it is resolved has to survive any crash first.
+        self.shard
+            .progress
+            .durable_soon()
+            .map_err(|_| GivenUp::Later)?;
         let target = Target::new(self.shard, sources)?;
         let made = self.make(&target, sources, &survivors);
         let recent = match made {

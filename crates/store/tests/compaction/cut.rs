@@ -4,10 +4,11 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use wayhold_model::Position;
-use wayhold_store::Store;
 use wayhold_store::rescue::StoppedStore;
+use wayhold_store::{Options, Store};
 
 use crate::disk::HookedDisk;
 use crate::support::{HandClock, copy_of, destinations, drain, eventually, files, ids, open};
@@ -103,6 +104,63 @@ async fn a_compaction_may_be_cut_off_before_each_of_its_steps() {
             }
             store.stop();
         }
+    }
+}
+
+/// The same while deliveries are confirmed one after the other, so that there is always something that is resolved and
+/// not on disk yet: whatever is left out of a compacted segment is known to be resolved, and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_what_is_durably_resolved_is_left_out() {
+    const EVENTS: u64 = 160;
+    let (dir, clock) = (tempfile::tempdir().unwrap(), HandClock::new());
+    let copies: Arc<Mutex<Vec<(String, tempfile::TempDir)>>> = Arc::default();
+    let disk: Arc<OnceLock<HookedDisk>> = Arc::default();
+    let hook = {
+        let (copies, disk) = (Arc::clone(&copies), Arc::clone(&disk));
+        let path = dir.path().to_owned();
+        move |operation: &'static str, at: &Path| {
+            // Between these a compacted segment takes the place of its sources.
+            if operation == "rename" && at.extension().is_some_and(|end| end == "new") {
+                let copy = disk.get().unwrap().still(|| copy_of(&path));
+                copies
+                    .lock()
+                    .unwrap()
+                    .push((format!("{operation} {}", at.display()), copy));
+            }
+            Ok(())
+        }
+    };
+    let disk = disk.get_or_init(|| HookedDisk::new(hook)).clone();
+    let options = Options {
+        compaction_every: Duration::from_millis(1),
+        ..eager()
+    };
+    let opened = Store::open_on(dir.path(), options, Arc::new(clock.clone()), Arc::new(disk));
+    let (store, _) = opened.unwrap();
+    let to = destinations(&store, 2);
+    store_events(&store, 0..EVENTS, &to).await;
+    until_checkpointed(dir.path(), EVENTS / 8);
+    let mut lane = store.lane(to[0]).unwrap();
+    for one in drain(&mut lane, 50) {
+        lane.handle().settle_delivered(&[one.event.position]);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    until_compacted(&store, dir.path(), &to);
+    store.stop();
+    let copies = std::mem::take(&mut *copies.lock().unwrap());
+    assert!(!copies.is_empty());
+    for (operation, copy) in copies {
+        let (store, recovery) = open(copy.path(), &eager(), &clock);
+        assert_eq!(recovery.findings, Vec::<String>::new(), "{operation}");
+        let (accepted, pending) = account(&store, to[0]);
+        assert_eq!(accepted, EVENTS, "{operation}");
+        let again = drain(&mut store.lane(to[0]).unwrap(), 50);
+        assert_eq!(again.len() as u64, pending, "{operation}");
+        assert_eq!(
+            ids(&drain(&mut store.lane(to[1]).unwrap(), 50)),
+            owed(EVENTS)
+        );
+        store.stop();
     }
 }
 
