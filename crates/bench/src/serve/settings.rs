@@ -67,7 +67,7 @@ fn webhook(args: &Args) -> Option<String> {
     let patient = match args.patient {
         true => format!(
             "[destinations.{DESTINATION}.retry]\nwaits = [\"1h\"]\n\
-             [destinations.{DESTINATION}.breaker]\nfailures = 1000000000\n"
+             [destinations.{DESTINATION}.breaker]\nfailures = 1000000\n"
         ),
         false => String::new(),
     };

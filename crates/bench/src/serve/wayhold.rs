@@ -81,10 +81,10 @@ fn start(loaded: Loaded, beginning: Beginning) -> Result<Arc<App>, BenchError> {
     Ok(App::start(loaded, (store, recovery), ports)?)
 }
 
-/// A start that changes nothing writes nothing.
+/// A start that changes nothing writes nothing. A crowd has no use for the destination of the prefilled window.
 fn set_state(store: &Store, state: RunState) -> Result<(), BenchError> {
     for record in store.catalog().destinations() {
-        if record.state != state {
+        if record.state != state && record.state != RunState::Retired {
             store
                 .catalog()
                 .set_run_state(record.id, state, "bench", None)?;
