@@ -43,7 +43,7 @@ pub struct Plan {
     pub webhook_waiting: [u64; 2],
     /// Seconds of the bare client.
     pub webhook_seconds: f64,
-    /// Webhook destinations at once, and how many of them are bad.
+    /// Webhook destinations at once, about as many as a configuration may have, and how many of them are bad.
     pub crowd: u64,
     pub crowd_bad: u64,
     /// Events that tell how many a crowd that is well takes, and seconds at a share of that.
@@ -82,8 +82,8 @@ impl Plan {
             webhook_due: 100_000,
             webhook_waiting: [10_000, 100_000],
             webhook_seconds: 3.0,
-            crowd: 1_000,
-            crowd_bad: 100,
+            crowd: 250,
+            crowd_bad: 30,
             crowd_events: 40_000,
             crowd_seconds: 8.0,
             is_smoke: false,

@@ -2,6 +2,7 @@
 //! with much that waits to be tried again.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::control;
 use super::drain::fill;
@@ -24,6 +25,9 @@ const RATE: u64 = 5_000;
 
 /// Requests that a webhook has in flight by default.
 const TASKS: u64 = 8;
+
+/// Nothing more is tried once nothing was for so long.
+const STILL: Duration = Duration::from_secs(2);
 
 const MIB: u64 = 1024 * 1024;
 
@@ -93,6 +97,19 @@ impl Pair {
         })
     }
 
+    /// Until so many were tried, or nothing more is: of very many that wait a lane takes only as many as it may hold.
+    fn until_all_wait(&self, waiting: u64) -> Result<(), BenchError> {
+        let mut last = (0, Instant::now());
+        control::eventually("nothing more is tried", || {
+            let tried = self.arrived()?.requests as u64;
+            if tried != last.0 {
+                last = (tried, Instant::now());
+            }
+            let is_still = tried > 0 && last.1.elapsed() > STILL;
+            Ok(tried >= waiting || is_still)
+        })
+    }
+
     fn arrived(&self) -> Result<Report, BenchError> {
         Ok(serde_json::from_str(&control::get(
             self.receiver.address,
@@ -143,9 +160,7 @@ fn memory(plan: &Plan, folder: &Path, figures: &mut Figures) -> Result<(), Bench
         let pair = Pair::start(plan, folder, "500", &["--patient"])?;
         fill(&pair.server, &FILL_KEYS, waiting)?;
         control::resume(pair.server.address, DESTINATION)?;
-        control::eventually("everything was tried once", || {
-            Ok(pair.arrived()?.requests as u64 >= waiting)
-        })?;
+        pair.until_all_wait(waiting)?;
         resident.push((waiting, pair.server.memory()?.resident));
     }
     if let [(few, before), (many, after)] = resident[..] {
