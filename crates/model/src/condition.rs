@@ -104,6 +104,15 @@ impl Condition {
         })))
     }
 
+    /// An attribute and the texts of it without one of which this cannot hold, where it has an answer for every
+    /// event and asks for such.
+    pub(crate) fn needs(&self) -> Option<(&AttributeName, Vec<&str>)> {
+        match &self.0.form {
+            Form::Simple(predicate) => predicate.needs(),
+            Form::Interpreted(_) => None,
+        }
+    }
+
     /// Whether it holds for an event.
     ///
     /// # Errors

@@ -89,6 +89,22 @@ impl Predicate {
         }
     }
 
+    /// An attribute and the texts without one of which it cannot hold, where it asks for such.
+    pub(crate) fn needs(&self) -> Option<(&AttributeName, Vec<&str>)> {
+        match self {
+            Self::Compare(name, Comparison::Equal, text) => Some((name, vec![text])),
+            Self::OneOf(name, texts) => Some((name, texts.iter().map(AsRef::as_ref).collect())),
+            Self::And(both) => both.iter().find_map(Self::needs),
+            Self::Or(either) => {
+                let [one, other] = either.each_ref().map(Self::needs);
+                let ((name, mut texts), (other, more)) = (one?, other?);
+                texts.extend(more);
+                (name == other).then_some((name, texts))
+            }
+            Self::Always(_) | Self::Compare(..) | Self::Not(_) => None,
+        }
+    }
+
     /// Whether it holds.
     pub(crate) fn holds(&self, event: &(impl Attributes + ?Sized)) -> bool {
         match self {

@@ -30,7 +30,7 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 const INCLUDES_MAX: usize = 64;
 
 /// Most destinations: each has a lane with its own queue.
-const DESTINATIONS_MAX: usize = 256;
+const DESTINATIONS_MAX: usize = 1024;
 
 /// Most listeners.
 const LISTENERS_MAX: usize = 16;

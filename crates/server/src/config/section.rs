@@ -323,11 +323,13 @@ impl<'t, 'e> Section<'t, '_, 'e> {
         results
     }
 
-    /// The keys that are set, where they are names and not settings.
-    pub(crate) fn keys(&self) -> Vec<String> {
-        self.table
-            .map(|table| table.keys().cloned().collect())
-            .unwrap_or_default()
+    /// The keys that are set, where they are names and not settings: none of them is unknown, also where there
+    /// are more of them than are read.
+    pub(crate) fn keys(&mut self) -> Vec<String> {
+        let keys = self.table.map(|table| table.keys().cloned());
+        let keys: Vec<_> = keys.into_iter().flatten().collect();
+        self.asked.extend(keys.iter().cloned());
+        keys
     }
 
     /// Whether a key is set at all.

@@ -70,6 +70,28 @@ fn a_binary_without_kafka_says_how_to_get_it() {
 }
 
 #[test]
+fn as_many_destinations_as_there_may_be_are_read_and_one_more_is_one_problem() {
+    let crowd = |count: usize| {
+        let one = |number| {
+            format!(
+                "[destinations.d{number}]\nkind = \"null\"\n[[routes]]\nwhen = 'key == \"{number}\"'\n\
+                 to = [\"d{number}\"]\n"
+            )
+        };
+        (0..count).map(one).collect::<String>()
+    };
+    let read = load_text(&crowd(1024)).unwrap().config;
+    assert_eq!((read.destinations.len(), read.routes.len()), (1024, 1024));
+    let told = problems_of(&crowd(1030));
+    let lines: Vec<_> = told.lines().collect();
+    let [destinations, routes] = lines.as_slice() else {
+        panic!("{told}");
+    };
+    assert!(destinations.ends_with("destinations: expected at most 1024 destinations"));
+    assert!(routes.ends_with("routes: expected at most 1024, not 1030"));
+}
+
+#[test]
 fn no_problem_shows_a_secret() {
     for golden in [
         include_str!("refused.txt"),

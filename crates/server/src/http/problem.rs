@@ -326,8 +326,8 @@ impl From<Refusal> for Problem {
             }
             Refusal::Unsupported { .. } => Self::new(ProblemType::UnsupportedMedia, detail),
             Refusal::Cut => Self::new(ProblemType::MalformedBody, detail),
-            Refusal::Unmatched { routes } => {
-                Self::new(ProblemType::NoRoute, detail).with("routes", routes)
+            Refusal::Unmatched { named, .. } => {
+                Self::new(ProblemType::NoRoute, detail).with("routes", named)
             }
             Refusal::RouteFailed { route, .. } => {
                 Self::new(ProblemType::RouteFailed, detail).with("route", route)

@@ -57,10 +57,12 @@ pub enum Refusal {
     #[error("the body ended before it was whole")]
     Cut,
     /// No route matched, and the configuration refuses such events.
-    #[error("none of the {} routes matches this event", .routes.len())]
+    #[error("none of the {routes} routes matches this event")]
     Unmatched {
-        /// The routes that were tried.
-        routes: Vec<String>,
+        /// How many were tried.
+        routes: usize,
+        /// The first of them.
+        named: Vec<String>,
     },
     /// A route's condition failed on this event.
     #[error("route {route}: {reason}")]

@@ -29,6 +29,9 @@ pub struct Rules {
     pub limits: Limits,
 }
 
+/// Most routes that a refusal names: enough to tell whose configuration this is, of the thousand that it may have.
+const ROUTES_NAMED_MAX: usize = 16;
+
 impl Rules {
     /// The rules of a configuration, over the durable ids that the catalogue gave to its destinations.
     pub fn new(config: &Config, id_of: impl Fn(&DestinationName) -> DestinationId) -> Self {
@@ -66,13 +69,12 @@ impl Rules {
             })?;
         let keep = routed.matched || self.unmatched == Unmatched::Keep;
         if !keep && self.unmatched == Unmatched::Refuse {
-            let routes = self
-                .router
-                .rules()
-                .iter()
-                .map(|rule| rule.name.clone())
-                .collect();
-            return Err(Refusal::Unmatched { routes });
+            let rules = self.router.rules();
+            let named = rules.iter().take(ROUTES_NAMED_MAX);
+            return Err(Refusal::Unmatched {
+                routes: rules.len(),
+                named: named.map(|rule| rule.name.clone()).collect(),
+            });
         }
         Ok(Admitted {
             event: Arc::new(event),

@@ -56,24 +56,24 @@ impl ShardReader {
     pub(super) fn read_cached(&mut self, max: usize, wanted: &Wanted<'_>) -> Option<Vec<Delivery>> {
         loop {
             let mut events = Vec::new();
-            let mut cursor = self.cursor;
-            let destination = self.destination;
-            let cached = self.shard.tail.each_after(self.cursor, |event| {
+            // Where a full batch ended.
+            let mut full_at = None;
+            let tail = &self.shard.tail;
+            let newest = tail.each_after(self.destination, self.cursor, |event| {
                 let sequence = event.position.sequence.0;
                 if sequence > wanted.through {
                     return false;
                 }
-                cursor = sequence;
-                if event.destinations.contains(destination) && wanted.takes(event.key_hash) {
+                if wanted.takes(event.key_hash) {
                     events.push(Arc::clone(event));
                 }
-                events.len() < max
-            });
-            if !cached {
-                return None;
-            }
+                let is_full = events.len() >= max;
+                full_at = is_full.then_some(sequence);
+                !is_full
+            })?;
             let found = !events.is_empty();
-            self.cursor = cursor;
+            let read_to = full_at.unwrap_or(newest.min(wanted.through));
+            self.cursor = self.cursor.max(read_to);
             let deliveries = self.unresolved(events);
             // A stretch that was resolved before says nothing of what follows it.
             if !deliveries.is_empty() || !found {

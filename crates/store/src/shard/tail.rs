@@ -1,10 +1,13 @@
 //! The tail cache: the newest committed events in memory, bounded in bytes, so that a healthy lane
 //! never reads the disk. Events enter it after their commit returned.
+//!
+//! What each destination is owed of them is listed apart: a lane reads its own and walks past nobody else's, so
+//! that an event costs the same whether it is one of three destinations' or one of a thousand.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wayhold_model::StoredEvent;
+use wayhold_model::{DestinationId, StoredEvent};
 
 /// The newest committed events of one shard, ascending by sequence.
 pub(crate) struct Tail {
@@ -14,6 +17,11 @@ pub(crate) struct Tail {
 
 struct Inner {
     events: VecDeque<Arc<StoredEvent>>,
+    /// How many events left `events` before its first.
+    left: u64,
+    /// Per destination what it is owed of `events`, ascending: sequence, and place since the shard was opened.
+    /// One that was owed something once keeps its empty list: there are only so many destinations.
+    owed: HashMap<DestinationId, VecDeque<(u64, u64)>>,
     bytes: usize,
     /// Every committed event of this sequence or above is in `events`.
     covers_from: u64,
@@ -24,6 +32,8 @@ impl Tail {
     pub(crate) fn new(bytes_max: usize, next: u64) -> Self {
         let inner = Inner {
             events: VecDeque::new(),
+            left: 0,
+            owed: HashMap::new(),
             bytes: 0,
             covers_from: next,
         };
@@ -38,14 +48,11 @@ impl Tail {
         let mut dropped = Vec::new();
         let mut inner = self.lock();
         for event in group {
-            inner.bytes += weight(&event);
-            inner.events.push_back(event);
+            inner.add(event);
         }
         while inner.bytes > self.bytes_max
-            && let Some(oldest) = inner.events.pop_front()
+            && let Some(oldest) = inner.drop_oldest()
         {
-            inner.bytes -= weight(&oldest);
-            inner.covers_from = oldest.position.sequence.0 + 1;
             dropped.push(oldest);
         }
         // Freed outside the lock: dropping a megabyte of events takes longer than adding one.
@@ -60,31 +67,41 @@ impl Tail {
             inner.covers_from = newest.position.sequence.0 + 1;
         }
         inner.bytes = 0;
+        inner.left += inner.events.len() as u64;
+        inner.owed.clear();
         let dropped = std::mem::take(&mut inner.events);
         drop(inner);
         drop(dropped);
     }
 
-    /// Calls `take` with every event above `after` in order until it returns false. `false` when some
-    /// of them are no longer cached: then nothing was taken.
+    /// Calls `take` with every event above `after` that a destination is owed, in order, until it returns
+    /// false. Returns the newest sequence, `after` where there is nothing above it: up to there everything was
+    /// shown, unless `take` ended it. `None` when some of them are no longer cached: then nothing was shown.
     pub(crate) fn each_after(
         &self,
+        destination: DestinationId,
         after: u64,
         mut take: impl FnMut(&Arc<StoredEvent>) -> bool,
-    ) -> bool {
+    ) -> Option<u64> {
         let inner = self.lock();
         if after.saturating_add(1) < inner.covers_from {
-            return false;
+            return None;
         }
-        let start = inner
-            .events
-            .partition_point(|event| event.position.sequence.0 <= after);
-        for event in inner.events.range(start..) {
-            if !take(event) {
+        let newest = inner.events.back();
+        let newest = newest.map_or(after, |newest| newest.position.sequence.0.max(after));
+        let Some(owed) = inner.owed.get(&destination) else {
+            return Some(newest);
+        };
+        let start = owed.partition_point(|(sequence, _)| *sequence <= after);
+        for (_, place) in owed.range(start..) {
+            let at = usize::try_from(place - inner.left).ok();
+            if let Some(event) = at.and_then(|at| inner.events.get(at))
+                && !take(event)
+            {
                 break;
             }
         }
-        true
+        Some(newest)
     }
 
     /// One event, if it is cached.
@@ -102,11 +119,41 @@ impl Tail {
     }
 }
 
+impl Inner {
+    fn add(&mut self, event: Arc<StoredEvent>) {
+        let entry = (
+            event.position.sequence.0,
+            self.left + self.events.len() as u64,
+        );
+        for destination in event.destinations.ids() {
+            self.owed.entry(*destination).or_default().push_back(entry);
+        }
+        self.bytes += weight(&event);
+        self.events.push_back(event);
+    }
+
+    fn drop_oldest(&mut self) -> Option<Arc<StoredEvent>> {
+        let oldest = self.events.pop_front()?;
+        // It is the first of each list that it is in.
+        for destination in oldest.destinations.ids() {
+            if let Some(owed) = self.owed.get_mut(destination) {
+                owed.pop_front();
+            }
+        }
+        self.left += 1;
+        self.bytes -= weight(&oldest);
+        self.covers_from = oldest.position.sequence.0 + 1;
+        Some(oldest)
+    }
+}
+
 /// Bytes an event holds in memory, its bookkeeping included.
 fn weight(event: &StoredEvent) -> usize {
     /// `StoredEvent`, `Event`, two reference counts and the queue's slot.
     const OVERHEAD: usize = 256;
-    event.event.size() + OVERHEAD
+    /// An entry of a destination's list.
+    const ENTRY: usize = size_of::<(u64, u64)>();
+    event.event.size() + OVERHEAD + ENTRY * event.destinations.ids().len()
 }
 
 #[cfg(test)]
@@ -116,6 +163,7 @@ mod tests {
         DestinationSet, Event, EventParts, Generation, Position, Sequence, ShardId, Timestamp,
     };
 
+    /// The event of an odd sequence is owed to destinations 1 and 3, of an even one to 2 and 3.
     fn event(sequence: u64) -> Arc<StoredEvent> {
         let parts = EventParts {
             id: "1",
@@ -130,19 +178,56 @@ mod tests {
                 sequence: Sequence(sequence),
             },
             accepted_at: Timestamp::EPOCH,
-            destinations: Arc::new(DestinationSet::new([])),
+            destinations: Arc::new(DestinationSet::new([
+                DestinationId(if sequence % 2 == 1 { 1 } else { 2 }),
+                EVERYTHING,
+            ])),
             key_hash: None,
             event: Arc::new(Event::new(&parts).unwrap()),
         })
     }
 
+    const EVERYTHING: DestinationId = DestinationId(3);
+
     fn after(tail: &Tail, after: u64) -> Option<Vec<u64>> {
+        owed_after(tail, EVERYTHING, after).map(|(seen, _)| seen)
+    }
+
+    /// What a destination is owed, and up to where that is all.
+    fn owed_after(tail: &Tail, destination: DestinationId, after: u64) -> Option<(Vec<u64>, u64)> {
         let mut seen = Vec::new();
-        tail.each_after(after, |event| {
+        let newest = tail.each_after(destination, after, |event| {
             seen.push(event.position.sequence.0);
             true
-        })
-        .then_some(seen)
+        })?;
+        Some((seen, newest))
+    }
+
+    #[test]
+    fn each_destination_is_shown_its_own_and_told_how_far_that_reaches() {
+        let tail = Tail::new(4 * weight(&event(1)), 10);
+        let [odd, even, none] = [1, 2, 77].map(DestinationId);
+        tail.push([10, 11, 12, 14].map(event).into_iter());
+        assert_eq!(owed_after(&tail, odd, 9), Some((vec![11], 14)));
+        assert_eq!(owed_after(&tail, even, 10), Some((vec![12, 14], 14)));
+        assert_eq!(owed_after(&tail, none, 9), Some((vec![], 14)));
+        assert_eq!(owed_after(&tail, even, 14), Some((vec![], 14)));
+        assert_eq!(owed_after(&tail, even, 20), Some((vec![], 20)));
+        // 10 and 11 are dropped for space.
+        tail.push([15, 18].map(event).into_iter());
+        assert_eq!(owed_after(&tail, odd, 10), None);
+        assert_eq!(owed_after(&tail, odd, 11), Some((vec![15], 18)));
+        assert_eq!(owed_after(&tail, even, 11), Some((vec![12, 14, 18], 18)));
+        let first_two = |seen: &mut Vec<u64>, event: &StoredEvent| {
+            seen.push(event.position.sequence.0);
+            seen.len() < 2
+        };
+        let mut seen = Vec::new();
+        tail.each_after(even, 11, |event| first_two(&mut seen, event));
+        assert_eq!(seen, [12, 14]);
+        tail.clear();
+        tail.push([20].map(event).into_iter());
+        assert_eq!(owed_after(&tail, even, 18), Some((vec![20], 20)));
     }
 
     #[test]
@@ -159,6 +244,7 @@ mod tests {
         assert!(tail.get(16).is_some() && tail.get(12).is_none() && tail.get(14).is_none());
         tail.clear();
         assert_eq!((after(&tail, 16), after(&tail, 17)), (None, Some(vec![])));
+        assert!(tail.lock().owed.is_empty());
         tail.push([18].map(event).into_iter());
         assert_eq!(after(&tail, 17), Some(vec![18]));
     }

@@ -354,12 +354,10 @@ impl Writer {
                 continue;
             }
             seen = Some(set);
-            for id in set.ids() {
-                if !rung.contains(id) {
-                    rung.push(*id);
-                }
-            }
+            rung.extend(set.ids());
         }
+        rung.sort_unstable();
+        rung.dedup();
         self.shard.bells.ring(&rung);
     }
 
