@@ -34,6 +34,8 @@ pub mod rate;
 pub mod receipt;
 pub mod verdict;
 
+pub mod ledger;
+
 pub mod limits;
 
 pub use class::{FailureClass, Fault};
