@@ -178,7 +178,7 @@ fn data_of(event: &Event) -> Box<dyn Val> {
     Box::<dyn Val>::try_from(value).unwrap_or_else(|_| Box::new(CelString::from("")))
 }
 
-fn value_of(json: serde_json::Value) -> Value {
+pub(crate) fn value_of(json: serde_json::Value) -> Value {
     match json {
         serde_json::Value::Null => Value::Null,
         serde_json::Value::Bool(value) => Value::Bool(value),

@@ -19,6 +19,8 @@ pub mod pointer;
 mod predicate;
 pub mod template;
 
+pub mod approval;
+
 pub mod key;
 pub mod route;
 pub mod shard_map;
