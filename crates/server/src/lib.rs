@@ -14,6 +14,7 @@ pub mod http;
 pub mod ingest;
 pub mod redelivery;
 pub mod sink;
+pub mod source;
 pub mod telemetry;
 
 pub mod cli;

@@ -17,7 +17,7 @@ use crate::config::setting::{Fault, Setting};
 use crate::config::settings::{
     Config, IngestConfig, LogConfig, NetworkConfig, Route, read_keys, read_retention, read_store,
 };
-use crate::config::source::SourceConfig;
+use crate::config::source::Sources;
 use crate::config::tree::{self, Node, Table, Value};
 
 /// Data directory that nobody chose.
@@ -144,7 +144,8 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
     let (store, record) = section.table("retention", |section| read_retention(section, store));
     let ingest = section.table("ingest", IngestConfig::read);
     let keys = read_keys(section);
-    let sources = section.table("sources", SourceConfig::read_all);
+    let batch_bytes_max = limits.body_bytes.max(limits.slice_bytes);
+    let sources = section.table("sources", |section| Sources::read(section, batch_bytes_max));
     let network = section.table("network", NetworkConfig::read);
 
     let (names, destinations) = section.table("destinations", |section| {

@@ -44,5 +44,5 @@ pub(crate) use setting::{Choice, Faults, Setting, text_of};
 pub use settings::{
     Config, IngestConfig, LogConfig, LogFormat, NetworkConfig, ParseMode, Route, Unmatched,
 };
-pub use source::SourceConfig;
+pub use source::{OutboxTableConfig, SourceConfig, Sources};
 pub(crate) use tree::Node;

@@ -13,7 +13,7 @@ use crate::config::problem::{Origin, Problem};
 use crate::config::quantity::Size;
 use crate::config::secret::Secret;
 use crate::config::setting::{Faults, Setting, text_of};
-use crate::config::tree::{Node, Table, Value, inline, join};
+use crate::config::tree::{Node, Table, Value, dotted, inline, join};
 
 /// Longest secret, in bytes: private keys are the longest that anybody configures.
 const SECRET_BYTES_MAX: u64 = 64 * 1024;
@@ -276,6 +276,18 @@ impl<'t, 'e> Section<'t, '_, 'e> {
         read_section(self.reading, join(&self.path, key), origin, table, read)
     }
 
+    /// This table, with the tables below `keys` read as keys with dots (`tree::dotted`).
+    pub(crate) fn dotted<R>(
+        &mut self,
+        keys: &[&str],
+        read: impl FnOnce(&mut Section<'_, '_, 'e>) -> R,
+    ) -> R {
+        self.keys();
+        let flat = self.table.map(|table| dotted(table, keys));
+        let (path, origin) = (self.path.clone(), self.origin.clone());
+        read_section(self.reading, path, origin, flat.as_ref(), read)
+    }
+
     /// A number of bytes between two bounds.
     pub(crate) fn bytes_within(&mut self, key: &str, default: u64, min: u64, max: u64) -> u64 {
         self.within(key, Size(default), Size(min), Size(max)).0
@@ -340,6 +352,12 @@ impl<'t, 'e> Section<'t, '_, 'e> {
     /// How many cores the process has.
     pub(crate) fn cores(&self) -> usize {
         self.reading.environment.cores()
+    }
+
+    /// A path that a key's value names, relative to the file that holds it.
+    pub(crate) fn resolve(&self, key: &str, path: &str) -> std::path::PathBuf {
+        let set = self.table.and_then(|table| table.get(key));
+        set.map_or(&self.origin, |node| &node.origin).resolve(path)
     }
 
     /// Path of this table.

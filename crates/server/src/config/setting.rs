@@ -148,6 +148,22 @@ impl Setting for u32 {
     }
 }
 
+/// True or false, as a text as well: that is how files of properties say it.
+impl Setting for bool {
+    fn read(node: &Node) -> Result<Self, Faults> {
+        let flag = match &node.value {
+            Value::Boolean(flag) => Some(*flag),
+            Value::Text(text) | Value::Untyped(text) => text.parse().ok(),
+            _ => None,
+        };
+        flag.ok_or_else(|| Faults::new(format!("expected true or false{}", instead_of(node))))
+    }
+
+    fn show(&self) -> Json {
+        (*self).into()
+    }
+}
+
 /// A fraction above 0 and up to 1.
 impl Setting for Fill {
     fn read(node: &Node) -> Result<Self, Faults> {

@@ -20,7 +20,7 @@ use crate::config::listen::ListenAddr;
 use crate::config::quantity::{Size, show_size};
 use crate::config::section::Section;
 use crate::config::setting::{Choice, DataTemplate};
-use crate::config::source::SourceConfig;
+use crate::config::source::Sources;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug)]
@@ -47,8 +47,8 @@ pub struct Config {
     pub keys: KeyRules,
     /// Who gets which events, in file order; at least one.
     pub routes: Vec<Route>,
-    /// Ways in that are told apart, sorted by name.
-    pub sources: Vec<SourceConfig>,
+    /// Ways in that are told apart, and tables that are read.
+    pub sources: Sources,
     /// Private networks that webhooks may reach.
     pub network: NetworkConfig,
     /// Logs.

@@ -24,6 +24,7 @@ pub(crate) enum Value {
     Text(String),
     Integer(i64),
     Fraction(f64),
+    Boolean(bool),
     List(Vec<Node>),
     Table(Table),
     /// Text of an environment variable, which may stand for any scalar, or for a list or table in
@@ -43,6 +44,7 @@ impl Value {
             Self::Text(_) | Self::Untyped(_) => "text",
             Self::Integer(_) => "a number",
             Self::Fraction(_) => "a number with a fraction",
+            Self::Boolean(_) => "true or false",
             Self::List(_) => "a list",
             Self::Table(_) => "a table",
             Self::Unusable(kind) => kind,
@@ -132,6 +134,29 @@ pub(crate) fn set(table: &mut Table, path: &[String], node: Node) -> Result<(), 
     Ok(())
 }
 
+/// A copy in which the tables below `keys` are keys with dots: `route.by.field = "x"` reads like
+/// `"route.by.field" = "x"`, as products name their options that keep them in files of properties.
+pub(crate) fn dotted(table: &Table, keys: &[&str]) -> Table {
+    let mut flat = Table::new();
+    for (key, node) in table {
+        match &node.value {
+            Value::Table(below) if keys.contains(&key.as_str()) => flatten(key, below, &mut flat),
+            _ => drop(flat.insert(key.clone(), node.clone())),
+        }
+    }
+    flat
+}
+
+fn flatten(path: &str, table: &Table, flat: &mut Table) {
+    for (key, node) in table {
+        let path = format!("{path}.{key}");
+        match &node.value {
+            Value::Table(below) => flatten(&path, below, flat),
+            _ => drop(flat.insert(path, node.clone())),
+        }
+    }
+}
+
 /// The inline list or table that an environment variable's text is; `None` where it is none.
 pub(crate) fn inline(text: &str, origin: &Origin) -> Option<Value> {
     let value = DeValue::parse(text).ok()?;
@@ -198,7 +223,7 @@ fn value_of(value: &DeValue<'_>, origin_at: &dyn Fn(usize) -> Origin) -> Value {
             .as_str()
             .parse()
             .map_or(Value::Unusable("a number with a fraction"), Value::Fraction),
-        DeValue::Boolean(_) => Value::Unusable("true or false"),
+        DeValue::Boolean(flag) => Value::Boolean(*flag),
         DeValue::Datetime(_) => Value::Unusable("a date"),
         DeValue::Array(elements) => Value::List(
             elements

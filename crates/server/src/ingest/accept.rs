@@ -285,6 +285,11 @@ impl Accept {
         terms.rules.admit(draft, trace)
     }
 
+    /// Gives an event that was read elsewhere its key and its destinations.
+    pub(super) fn admit_draft(&self, draft: Draft<'_>) -> Result<Admitted, Refusal> {
+        self.0.terms.load().rules.admit(draft, None)
+    }
+
     /// Reads one event as it would be accepted, with its ordering key, and stores nothing: what a
     /// destination is tried with.
     pub(crate) fn read_event(&self, text: &[u8]) -> Result<Event, Refusal> {
@@ -315,7 +320,11 @@ impl Accept {
     }
 
     /// Lets an event in whose sender is admitted until this filling, or says which limit is in its way.
-    async fn let_in(&self, admitted: &mut Admitted, admit_until: Fill) -> Result<(), Refusal> {
+    pub(super) async fn let_in(
+        &self,
+        admitted: &mut Admitted,
+        admit_until: Fill,
+    ) -> Result<(), Refusal> {
         if self.is_open(admit_until) {
             return Ok(());
         }

@@ -119,6 +119,7 @@ impl Admission {
     pub fn new(config: &Config, id_of: impl Fn(&DestinationName) -> DestinationId) -> Self {
         let sources: Vec<Source> = config
             .sources
+            .events
             .iter()
             .filter(|source| source.admit_until < Fill::FULL)
             .map(|source| Source {

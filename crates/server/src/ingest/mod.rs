@@ -4,6 +4,7 @@
 
 mod accept;
 mod admission;
+mod rows;
 mod rules;
 mod stream;
 
@@ -27,8 +28,10 @@ pub use conflict::Difference;
 pub use refusal::{Refusal, Refused};
 pub use rules::Rules;
 
-pub(crate) use draft::push_json_string;
+pub(crate) use attribute::Value;
+pub(crate) use draft::{Draft, push_json_string};
 pub(crate) use mode::{Mode, of as mode_of};
+pub(crate) use rows::{RowDraft, RowResult};
 
 #[cfg(test)]
 mod round_trip;

@@ -200,6 +200,19 @@ impl Refusal {
         }
     }
 
+    /// When to come back with the same event, where it may be accepted later.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Busy { retry_after }
+            | Self::NoSpace { retry_after }
+            | Self::Unavailable { retry_after, .. }
+            | Self::Stopping { retry_after } => Some(*retry_after),
+            Self::Full(full) => Some(full.retry_after),
+            Self::Partly { cause, .. } => cause.retry_after(),
+            _ => None,
+        }
+    }
+
     /// The same for the event at `index` of a batch.
     pub(crate) fn at(self, index: usize) -> Refused {
         Refused {
