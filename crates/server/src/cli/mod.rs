@@ -20,6 +20,7 @@ pub mod destinations;
 pub mod drill;
 pub mod events;
 pub mod health;
+pub mod outbox_table;
 pub mod replays;
 pub mod send;
 pub mod serve;
@@ -71,6 +72,7 @@ enum Command {
     Demo(demo::Demo),
     Drill(drill::Drill),
     Bench(bench::Bench),
+    OutboxTable(outbox_table::OutboxTable),
 }
 
 impl Command {
@@ -81,6 +83,7 @@ impl Command {
             Self::Bench(bench) => bench.run(output),
             Self::Drill(drill) => drill.run(output),
             Self::Store(store) => store.run(output),
+            Self::OutboxTable(table) => table.run(output),
             Self::Status(status) => block_on(status.run(output)),
             Self::Health(health) => block_on(health.run(output)),
             Self::Where(r#where) => block_on(r#where.run(output)),
