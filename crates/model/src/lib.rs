@@ -29,6 +29,7 @@ pub mod admission;
 pub mod backoff;
 pub mod breaker;
 pub mod class;
+pub mod command;
 pub mod error_print;
 pub mod outcome;
 pub mod quota;

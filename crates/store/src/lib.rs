@@ -3,7 +3,7 @@
 //! be unlinked. Knows nothing of HTTP or sinks; SQLite types never leave this crate.
 //!
 //! ```text
-//! <data>/LOCK  reserve  catalog.db
+//! <data>/LOCK  reserve  catalog.db  commands.db
 //!        g1/s<n>/mark  state-<n>.db  <n>.db[-wal,-shm]  <n>.idx  (<n>.db.new while segments are compacted)
 //! ```
 //!
@@ -44,6 +44,7 @@ mod format;
 
 pub mod backup;
 pub mod catalog;
+pub mod commands;
 pub mod progress;
 
 pub mod rescue;
@@ -53,6 +54,7 @@ pub mod prefill;
 
 pub use backlog::{BacklogMeter, Backlogs, Pending};
 pub use catalog::{Catalog, CatalogError, DestinationRecord, RunState};
+pub use commands::{Commands, CommandsError};
 pub use delivery::{
     AttemptRecord, DeadLetter, Delivery, DeliveryState, EditedLetter, LaneTotals, LetterEdit,
     NewEvent, Receipt, Resolution, SetAside,

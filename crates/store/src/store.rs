@@ -12,6 +12,8 @@ use wayhold_model::{Clock, DestinationId, LaneId, Position, StoredEvent, hash};
 use crate::backlog::BacklogMeter;
 use crate::caretaker;
 use crate::catalog::{Catalog, CatalogError};
+use crate::commands::{self, Commands, CommandsOptions};
+use crate::connection::ConnectionError;
 use crate::delivery::{AttemptRecord, DeliveryState, LaneTotals};
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, ReadError};
@@ -52,6 +54,8 @@ pub(crate) struct Inner {
     pub(crate) window: Arc<Window>,
     pub(crate) stopping: AtomicBool,
     dead_letters: DeadLetters,
+    /// Opened with the store where it has some, else by whoever needs them first.
+    commands: Mutex<Option<Commands>>,
     /// Threads of shards that are not drained.
     pub(crate) threads: Mutex<Vec<(Arc<Shard>, Threads)>>,
     /// Held while the map of shards changes, and by whoever stops.
@@ -175,13 +179,19 @@ impl Store {
             backing_up: Mutex::default(),
             window,
             stopping: AtomicBool::new(false),
+            commands: Mutex::default(),
             threads: Mutex::new(threads),
             changing: Mutex::default(),
             caring: Mutex::default(),
             lock: Mutex::new(Some(lock)),
         });
         caretaker::start(&inner).map_err(|error| unusable(dir, error))?;
-        Ok((Self { inner }, recovery))
+        let store = Self { inner };
+        let ground = &store.inner.ground;
+        if commands::exists(dir, ground.disk.as_ref()).map_err(|error| unusable(dir, error))? {
+            store.commands()?;
+        }
+        Ok((store, recovery))
     }
 
     /// The seed of every hash that reaches the disk.
@@ -325,6 +335,36 @@ impl Store {
         &self.inner.catalog
     }
 
+    /// Commands and their ledger; makes the file where there is none yet. Blocking.
+    ///
+    /// # Errors
+    /// The file was written by a newer version, or cannot be used.
+    pub fn commands(&self) -> Result<Commands, OpenError> {
+        let mut commands = self.inner.commands();
+        if let Some(commands) = commands.as_ref() {
+            return Ok(commands.clone());
+        }
+        let ground = &self.inner.ground;
+        let space = Arc::clone(&self.inner.space);
+        let opened = Commands::open(CommandsOptions {
+            directory: ground.dir.clone(),
+            vfs: ground.options.vfs.clone(),
+            disk: Arc::clone(&ground.disk),
+            clock: Arc::clone(&self.inner.clock),
+            on_no_space: Arc::new(move || space.exhausted()),
+        });
+        let path = ground.dir.join(commands::FILE);
+        let opened = opened.map_err(|error| match error {
+            ConnectionError::Newer { found, known } => OpenError::Newer {
+                file: path,
+                found,
+                known,
+            },
+            error => unusable(&path, error),
+        })?;
+        Ok(commands.insert(opened).clone())
+    }
+
     /// Deliveries that were given up.
     pub fn dead_letters(&self) -> &DeadLetters {
         &self.inner.dead_letters
@@ -346,6 +386,11 @@ impl Store {
             degraded.extend(findings.map(|finding| shards.named(shard, finding)));
         }
         degraded.extend(self.inner.catalog.closed());
+        if let Some(reason) = self.inner.commands().as_ref().and_then(Commands::closed) {
+            degraded.push(format!(
+                "commands take no changes until the next start: {reason}"
+            ));
+        }
         let unavailable = match self.inner.unavailable() {
             Some(reason) => Some(reason),
             None if stuck.len() == shards.newest().len() => Some(stuck.join("; ")),
@@ -374,6 +419,7 @@ impl Store {
         (figures.window_ids, figures.window_reach) = self.inner.remembered();
         let catalog = ["catalog.db", "catalog.db-wal"].map(|name| self.inner.ground.dir.join(name));
         figures.state_bytes += catalog.iter().map(|path| file_bytes(path)).sum::<u64>();
+        figures.state_bytes += self.inner.commands().as_ref().map_or(0, Commands::bytes);
         figures
     }
 
@@ -402,6 +448,9 @@ impl Store {
             }
         });
         failpoint!("stop.shards-stopped");
+        if let Some(commands) = self.inner.commands().as_ref() {
+            commands.stop();
+        }
         self.inner.catalog.stop();
         failpoint!("stop.before-unlocking");
         self.inner
@@ -415,6 +464,10 @@ impl Store {
 impl Inner {
     pub(crate) fn changing(&self) -> MutexGuard<'_, Changing> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn commands(&self) -> MutexGuard<'_, Option<Commands>> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn caring(&self) -> MutexGuard<'_, ()> {

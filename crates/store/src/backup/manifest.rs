@@ -126,7 +126,7 @@ impl FileCopy {
     }
 }
 
-/// Whether a backup has files of such a name: the catalogue, and plain names in the directories of shards.
+/// Whether a backup has files of such a name: the catalogue, commands, and plain names in the directories of shards.
 pub(super) fn is_ours(name: &str) -> bool {
     let parts: Vec<&str> = Path::new(name)
         .components()
@@ -138,7 +138,10 @@ pub(super) fn is_ours(name: &str) -> bool {
     // Only what is written as it is understood: no `..`, no root, no doubled separator.
     parts.join("/") == name
         && match parts.as_slice() {
-            [file] => matches!(*file, "catalog.db" | "catalog.db-wal"),
+            [file] => matches!(
+                *file,
+                "catalog.db" | "catalog.db-wal" | "commands.db" | "commands.db-wal"
+            ),
             [generation, shard, file] => {
                 number_after(generation, 'g') && number_after(shard, 's') && is_of_shard(file)
             }

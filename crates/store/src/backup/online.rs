@@ -1,6 +1,6 @@
 //! A backup of a running store.
 //!
-//! Per shard: its segments are pinned, so that nothing of them goes, and none is compacted until the end; its
+//! Commands first. Then per shard: its segments are pinned, so that nothing of them goes, and none is compacted until the end; its
 //! state file is copied; then its sealed segments with their index files, and last, close together for all shards,
 //! what has come since and the active segment. What is acknowledged after that copy is not in the backup. Then the
 //! catalogue, which knows every destination that the copied events name, and the manifest.
@@ -14,6 +14,7 @@ use super::manifest::{FORMAT, Manifest, ShardCopy};
 use super::pace::{Pace, Stop};
 use super::target::{Target, copy_connection, name_of, owner_only};
 use super::{BackupError, Progress};
+use crate::commands;
 use crate::shard::core::{HeldSegments, Shard};
 use crate::shard::mark::{MARK, Mark, MarkFile, Reach};
 use crate::shard::readers::RowsError;
@@ -102,6 +103,8 @@ impl<'a> Backup<'a> {
                 "its volume has less than the {expected} free bytes that are needed"
             )));
         }
+        // First of all: what it calls handed over must be among the events, and what was handed over later is again.
+        self.copy_commands()?;
         failpoint!("backup.before-states");
         for one in &mut copying {
             self.copy_state(one)?;
@@ -253,6 +256,21 @@ impl<'a> Backup<'a> {
             .and_then(|()| owner_only(&path, 0o600))
             .and_then(|()| self.target.note(&name))
             .map_err(|error| self.target.unusable(error))
+    }
+
+    fn copy_commands(&mut self) -> Result<(), BackupError> {
+        let Some(commands) = self.inner.commands().clone() else {
+            return Ok(());
+        };
+        let vfs = self.inner.ground.options.vfs.as_deref();
+        let target = &mut self.target;
+        commands
+            .with_reader(|connection| {
+                target.add_database(commands::FILE, vfs, |to, vfs, after| {
+                    copy_connection(connection, to, vfs, after)
+                })
+            })
+            .map_err(|error| source(&self.inner.ground.dir.join(commands::FILE), &error))
     }
 
     fn copy_catalog(&mut self) -> Result<(), BackupError> {

@@ -248,7 +248,7 @@ impl Restoring<'_> {
             .manifest
             .files
             .iter()
-            .partition(|file| !file.name.contains('/'));
+            .partition(|file| file.name.starts_with("catalog.db"));
         for file in files {
             self.copy(&file.name, &self.data.join(&file.name))?;
         }

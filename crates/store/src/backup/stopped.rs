@@ -13,6 +13,7 @@ use super::online::{outside, source};
 use super::pace::Pace;
 use super::target::{Target, log_of, name_of};
 use super::{BackupError, Progress};
+use crate::commands;
 use crate::disk::{Disk, SystemDisk};
 use crate::error::OpenError;
 use crate::shard::mark::{self, MARK};
@@ -78,6 +79,16 @@ pub(super) fn back_up_on(
     let log = log_of(&catalog_file);
     if disk.len(&log).is_ok_and(|bytes| bytes > 0) {
         files.push("catalog.db-wal".to_owned());
+    }
+    let commands_file = data.join(commands::FILE);
+    if disk.exists(&commands_file).unwrap_or(false) {
+        files.push(commands::FILE.to_owned());
+        if disk
+            .len(&log_of(&commands_file))
+            .is_ok_and(|bytes| bytes > 0)
+        {
+            files.push(format!("{}-wal", commands::FILE));
+        }
     }
     let bytes = |name: &String| disk.len(&data.join(name)).unwrap_or(0);
     let expected: u64 = files.iter().map(bytes).sum();

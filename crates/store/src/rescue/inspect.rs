@@ -11,6 +11,7 @@ use super::files::{Kind, sizes};
 use super::segment::{Database, Index};
 use super::shard::Shard;
 use crate::catalog::{DestinationRecord, GenerationRecord};
+use crate::commands::Counts;
 use crate::error::OpenError;
 use crate::shard::recent::Recent;
 use crate::shard::segment::database_path;
@@ -20,6 +21,8 @@ use crate::shard::segment::database_path;
 pub struct Inventory {
     /// What the catalogue says, or why it says nothing.
     pub catalog: Result<CatalogInventory, String>,
+    /// Commands; `None` where there never was one, or why they cannot be read.
+    pub commands: Result<Option<CommandsInventory>, String>,
     /// Every shard that is there or should be.
     pub shards: Vec<ShardInventory>,
 }
@@ -37,6 +40,17 @@ pub struct CatalogInventory {
     pub destinations: Vec<DestinationRecord>,
     /// How many tokens there are, revoked ones included.
     pub tokens: usize,
+}
+
+/// What the file of commands holds.
+#[derive(Clone, Debug)]
+pub struct CommandsInventory {
+    /// The file.
+    pub file: PathBuf,
+    /// Version of its format.
+    pub format: u32,
+    /// Commands by state.
+    pub counts: Counts,
 }
 
 /// What lies in the directory of one shard.
@@ -125,9 +139,17 @@ impl StoppedStore {
             destinations: catalog.destinations.clone(),
             tokens: catalog.tokens,
         });
+        let commands = self.commands.as_ref().map(|commands| {
+            commands.as_ref().map(|commands| CommandsInventory {
+                file: commands.path.clone(),
+                format: commands.format,
+                counts: commands.counts,
+            })
+        });
         let shards = self.read_shards()?;
         Ok(Inventory {
             catalog: catalog.map_err(ToString::to_string),
+            commands: commands.map_err(Clone::clone),
             shards: shards.iter().map(|shard| self.inventory(shard)).collect(),
         })
     }

@@ -24,6 +24,8 @@ use std::sync::Arc;
 use wayhold_model::{DestinationId, Generation, ShardId};
 
 use crate::catalog::{self, CatalogError, Catalogued};
+use crate::commands::{self, Examined};
+use crate::connection::ConnectionError;
 use crate::disk::{Disk, SystemDisk};
 use crate::error::OpenError;
 use crate::opening::lock_shared;
@@ -36,6 +38,8 @@ pub struct StoppedStore {
     dir: PathBuf,
     disk: Arc<dyn Disk>,
     catalog: Result<Catalogued, CatalogError>,
+    /// Commands, where there ever were some, or why they cannot be read.
+    commands: Result<Option<Examined>, String>,
     shards: Vec<ShardFiles>,
     /// Of every hash in the directory; without it state files cannot be held against their checksums.
     hash_seed: Option<u64>,
@@ -68,6 +72,16 @@ impl StoppedStore {
             }
             other => other,
         };
+        let commands = match commands::examine(dir) {
+            Err(ConnectionError::Newer { found, known }) => {
+                return Err(OpenError::Newer {
+                    file: dir.join(commands::FILE),
+                    found,
+                    known,
+                });
+            }
+            other => other.map_err(|error| error.to_string()),
+        };
         let mut names = shards_on_disk(disk.as_ref(), dir)?;
         if names.is_empty() && matches!(catalog, Err(CatalogError::Lost { .. })) {
             return Err(OpenError::Unusable {
@@ -94,6 +108,7 @@ impl StoppedStore {
             dir: dir.to_owned(),
             disk,
             catalog,
+            commands,
             shards,
             hash_seed: hash_seed.or_else(|| segment::most_frequent(&witnesses)),
             has_foreign_catalog: is_foreign,

@@ -13,6 +13,7 @@ pub use super::finding::{Finding, Remedy, Verified};
 use super::segment::{Database, Index};
 use super::shard::Shard;
 use crate::catalog::CatalogError;
+use crate::commands;
 use crate::delivery::LaneTotals;
 use crate::error::OpenError;
 use crate::shard::index_file::{IndexError, IndexFile, Loaded};
@@ -44,6 +45,7 @@ impl StoppedStore {
             accounts: BTreeMap::new(),
         };
         check.catalog();
+        check.commands();
         let all: usize = self.shards.iter().map(|files| files.segments().len()).sum();
         let mut done = 0;
         for shard in &shards {
@@ -117,6 +119,20 @@ impl Check<'_> {
                     );
                 }
             }
+        }
+    }
+
+    fn commands(&mut self) {
+        let path = self.store.dir.join(commands::FILE);
+        let unsound = match &self.store.commands {
+            Ok(None) => return,
+            Ok(Some(commands)) => commands.unsound.clone(),
+            Err(reason) => vec![reason.clone()],
+        };
+        for sentence in unsound {
+            let costs = "commands, their approvals and their ledger; with a file that cannot be read the server does \
+                         not start";
+            self.finding(&path, sentence, costs.to_owned(), Remedy::Restore);
         }
     }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wayhold_model::{DestinationId, Timestamp};
 use wayhold_store::rescue::StoppedStore;
 use wayhold_store::rescue::inspect::{
-    CatalogInventory, Inventory, SegmentInventory, ShardInventory,
+    CatalogInventory, CommandsInventory, Inventory, SegmentInventory, ShardInventory,
 };
 
 use super::refused;
@@ -31,7 +31,17 @@ fn body(store: &StoppedStore, inventory: &Inventory) -> Value {
         .shards
         .iter()
         .map(|shard| shard_body(store, shard));
-    json!({ "catalog": catalog, "shards": shards.collect::<Vec<_>>() })
+    let shards = shards.collect::<Vec<_>>();
+    let mut body = json!({ "catalog": catalog, "shards": shards });
+    let commands = match &inventory.commands {
+        Ok(None) => return body,
+        Ok(Some(commands)) => commands_body(commands),
+        Err(reason) => json!({ "problem": reason }),
+    };
+    if let Some(body) = body.as_object_mut() {
+        body.insert("commands".to_owned(), commands);
+    }
+    body
 }
 
 fn catalog_body(catalog: &CatalogInventory) -> Value {
@@ -57,6 +67,16 @@ fn catalog_body(catalog: &CatalogInventory) -> Value {
         "tokens": catalog.tokens,
         "generations": generations.collect::<Vec<_>>(),
         "destinations": destinations.collect::<Vec<_>>(),
+    })
+}
+
+fn commands_body(commands: &CommandsInventory) -> Value {
+    let counts = commands.counts.iter().filter(|(_, count)| *count > 0);
+    let counts = counts.map(|(state, count)| (state.name().to_owned(), json!(count)));
+    json!({
+        "file": commands.file,
+        "format": commands.format,
+        "by_state": Value::Object(counts.collect()),
     })
 }
 
@@ -118,6 +138,10 @@ fn print(answer: &Value, output: &mut Output) {
     };
     output.line("catalogue:");
     output.fields(catalog);
+    if let Some(commands) = answer.get("commands") {
+        output.line("commands:");
+        output.fields(commands);
+    }
     for shard in items(&json!({ "items": answer.get("shards") })) {
         output.line("");
         output.line(format!("shard {}:", cell(shard, "shard")));

@@ -1,0 +1,10 @@
+//! A command: a proposed effect on the outside world. What it is called, which states it goes through, and what
+//! it may cost to be wrong about it. Modules in suggested reading order.
+
+mod id;
+mod risk;
+mod state;
+
+pub use id::{CommandId, InvalidCommandId};
+pub use risk::{Reversibility, Risk};
+pub use state::State;

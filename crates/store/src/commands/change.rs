@@ -1,0 +1,81 @@
+//! A change of commands under way, and a look at what is synced. Both read in the same words.
+
+use std::cell::RefCell;
+use std::ops::Deref;
+
+use rusqlite::Connection;
+use wayhold_model::Timestamp;
+use wayhold_model::command::{CommandId, State};
+
+use super::counts::Deltas;
+use super::error::{CommandsError, Trouble};
+
+/// Looks at commands as they stood at one moment. Within a change it sees what the change did so far.
+#[derive(Debug)]
+pub struct View<'a> {
+    connection: &'a Connection,
+    trouble: RefCell<Option<Trouble>>,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(connection: &'a Connection) -> Self {
+        Self {
+            connection,
+            trouble: RefCell::default(),
+        }
+    }
+
+    /// Runs statements: the only way in which the modules of this folder do. What failed is remembered, whatever
+    /// the caller makes of it: a group in which a write failed must not be committed.
+    pub(super) fn run<T>(
+        &self,
+        statements: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, CommandsError> {
+        statements(self.connection).map_err(|error| {
+            if let Some(trouble) = Trouble::of(&error) {
+                self.trouble.borrow_mut().get_or_insert(trouble);
+            }
+            CommandsError::from(&error)
+        })
+    }
+
+    /// What failed so far.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        self.trouble.borrow().clone()
+    }
+}
+
+/// One change, within the transaction of its group. Rows that it writes are there for nobody else before the group
+/// is synced.
+#[derive(Debug)]
+pub struct Change<'a> {
+    view: View<'a>,
+    now: Timestamp,
+    pub(super) deltas: Deltas,
+    /// Commands that became something else, for whoever waits for them.
+    pub(super) touched: Vec<(CommandId, State)>,
+}
+
+impl<'a> Change<'a> {
+    pub(super) fn new(connection: &'a Connection, now: Timestamp) -> Self {
+        Self {
+            view: View::new(connection),
+            now,
+            deltas: Deltas::default(),
+            touched: Vec::new(),
+        }
+    }
+
+    /// The time that the change is recorded with; it never goes backwards from one change to the next.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+}
+
+impl<'a> Deref for Change<'a> {
+    type Target = View<'a>;
+
+    fn deref(&self) -> &View<'a> {
+        &self.view
+    }
+}

@@ -1,0 +1,100 @@
+//! Idempotency keys: a request that comes again is answered as it was, and one that only looks like it is not.
+
+use rusqlite::{OptionalExtension, params};
+use wayhold_model::Timestamp;
+use wayhold_model::command::CommandId;
+
+use super::change::{Change, View};
+use super::error::CommandsError;
+
+pub(super) const SCHEMA: &str = "
+CREATE TABLE keys(
+    key BLOB PRIMARY KEY, fingerprint BLOB NOT NULL, command BLOB NOT NULL,
+    status INTEGER NOT NULL, answer TEXT NOT NULL, at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX keys_at ON keys(at);
+";
+
+/// What was answered to the request that came with a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRow {
+    /// Hash of the request's content.
+    pub fingerprint: [u8; 32],
+    /// The command that came of it.
+    pub command: CommandId,
+    /// Status of the answer.
+    pub status: u16,
+    /// Body of the answer.
+    pub answer: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl View<'_> {
+    /// What was answered to a key, given as the hash of its scope and itself.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn key(&self, key: &[u8; 32]) -> Result<Option<KeyRow>, CommandsError> {
+        self.run(|connection| {
+            connection
+                .prepare_cached(
+                    "SELECT fingerprint, command, status, answer, at FROM keys WHERE key = ?1",
+                )?
+                .query_row([key], |row| {
+                    Ok(KeyRow {
+                        fingerprint: row.get(0)?,
+                        command: CommandId::from_bytes(row.get(1)?),
+                        status: row.get(2)?,
+                        answer: row.get(3)?,
+                        at: Timestamp::from_micros(row.get::<_, i64>(4)?.cast_unsigned()),
+                    })
+                })
+                .optional()
+        })
+    }
+}
+
+impl Change<'_> {
+    /// Keeps what is answered to a key, which must not be kept already.
+    ///
+    /// # Errors
+    /// The file takes no change.
+    pub fn keep_key(
+        &mut self,
+        key: &[u8; 32],
+        (fingerprint, command): (&[u8; 32], CommandId),
+        (status, answer): (u16, &str),
+    ) -> Result<(), CommandsError> {
+        let at = self.now().as_micros().cast_signed();
+        self.run(|connection| {
+            connection
+                .prepare_cached("INSERT INTO keys VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
+                .execute(params![
+                    key,
+                    fingerprint,
+                    command.to_bytes(),
+                    status,
+                    answer,
+                    at
+                ])
+        })?;
+        Ok(())
+    }
+
+    /// Forgets at most so many keys that were kept before that time and whose command has ended; how many it forgot.
+    ///
+    /// # Errors
+    /// The file takes no change.
+    pub fn forget_keys(&mut self, before: Timestamp, max: u32) -> Result<usize, CommandsError> {
+        self.run(|connection| {
+            connection
+                .prepare_cached(
+                    "DELETE FROM keys WHERE key IN (
+                         SELECT keys.key FROM keys JOIN commands ON commands.id = keys.command
+                         WHERE keys.at < ?1 AND commands.ended = 1 ORDER BY keys.at LIMIT ?2)",
+                )?
+                .execute(params![before.as_micros().cast_signed(), max])
+        })
+    }
+}

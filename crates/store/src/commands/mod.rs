@@ -1,0 +1,36 @@
+//! Commands, approvals and their ledger (`commands.db`): one file, one thread that writes it, and one transaction
+//! for a change of state and the record of it.
+//!
+//! The file is made when the first command needs it; a store that never had one has no such file. Changes that
+//! wait while one group is synced make up the next group. Each runs in a savepoint of its own, so that one that is
+//! refused leaves nothing behind and takes nobody with it; all are answered after the sync. Modules in suggested
+//! reading order.
+
+mod change;
+mod error;
+mod handle;
+
+mod attempts;
+mod counts;
+mod keys;
+mod rows;
+
+mod file;
+mod readers;
+mod writer;
+
+mod examine;
+
+pub use attempts::{AttemptEnd, AttemptRow, AttemptStart};
+pub use change::{Change, View};
+pub use counts::Counts;
+pub use error::CommandsError;
+pub(crate) use examine::{Examined, examine};
+pub(crate) use file::{FILE, exists};
+pub use handle::Commands;
+pub(crate) use handle::CommandsOptions;
+pub use keys::KeyRow;
+pub use rows::{Command, CommandFilter, NewCommand, Transition};
+
+#[cfg(test)]
+mod tests;

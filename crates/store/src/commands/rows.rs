@@ -1,0 +1,492 @@
+//! Commands as rows: made once, moved from state to state, found again.
+
+use rusqlite::{OptionalExtension, Row, params, params_from_iter};
+use wayhold_model::Timestamp;
+use wayhold_model::command::{CommandId, Reversibility, Risk, State};
+
+use super::change::{Change, View};
+use super::error::CommandsError;
+
+pub(super) const SCHEMA: &str = "
+CREATE TABLE commands(
+    number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, kind TEXT NOT NULL, kind_version TEXT NOT NULL,
+    destination TEXT NOT NULL, principal TEXT NOT NULL, state TEXT NOT NULL, ended INTEGER NOT NULL,
+    handed_over INTEGER NOT NULL, reason TEXT, proposed_at INTEGER NOT NULL, changed_at INTEGER NOT NULL,
+    expires_at INTEGER, not_before INTEGER, risk TEXT NOT NULL, reversibility TEXT NOT NULL,
+    order_key TEXT, digest BLOB NOT NULL, arguments TEXT NOT NULL, detail TEXT NOT NULL, result TEXT,
+    compensates BLOB, replays BLOB
+) STRICT;
+CREATE INDEX commands_to_hand_over ON commands(number) WHERE state = 'ready' AND handed_over = 0;
+CREATE INDEX commands_to_expire ON commands(expires_at) WHERE expires_at IS NOT NULL AND ended = 0;
+CREATE INDEX commands_on_the_way ON commands(changed_at) WHERE handed_over = 1 AND ended = 0;
+CREATE INDEX commands_compensating ON commands(compensates) WHERE compensates IS NOT NULL;
+CREATE TABLE dependencies(
+    command BLOB NOT NULL, needs BLOB NOT NULL, PRIMARY KEY(command, needs)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX dependencies_needs ON dependencies(needs);
+";
+
+/// A command as it is proposed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewCommand {
+    /// Its id, which no other command has.
+    pub id: CommandId,
+    /// Its kind, as configured.
+    pub kind: String,
+    /// Which version of the kind's configuration it was proposed under.
+    pub kind_version: String,
+    /// The destination that it is for.
+    pub destination: String,
+    /// Who proposed it.
+    pub principal: String,
+    /// Harm that a wrong one may do.
+    pub risk: Risk,
+    /// Whether it can be taken back.
+    pub reversibility: Reversibility,
+    /// What its order is kept by; `None` for none.
+    pub order_key: Option<String>,
+    /// SHA-256 of the canonical command: what an approval is bound to.
+    pub digest: [u8; 32],
+    /// Its arguments, as canonical JSON.
+    pub arguments: String,
+    /// Everything else that was said of it, as JSON.
+    pub detail: String,
+    /// Not sent for the first time after this.
+    pub expires_at: Option<Timestamp>,
+    /// Commands that must have succeeded before.
+    pub needs: Vec<CommandId>,
+    /// The command that it makes up for.
+    pub compensates: Option<CommandId>,
+    /// The command that it does again.
+    pub replays: Option<CommandId>,
+}
+
+/// A command as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// Its place in lists: later ones have higher numbers.
+    pub number: u64,
+    /// What was proposed; without what it needs, see `View::needs`.
+    pub new: NewCommand,
+    /// Where it stands.
+    pub state: State,
+    /// Why it stands there.
+    pub reason: Option<String>,
+    /// Whether its event was handed to the outbox.
+    pub handed_over: bool,
+    /// When it was accepted.
+    pub proposed_at: Timestamp,
+    /// When it came into its state.
+    pub changed_at: Timestamp,
+    /// Not handed over before this.
+    pub not_before: Option<Timestamp>,
+    /// What the target answered to it, as JSON.
+    pub result: Option<String>,
+}
+
+/// Which commands are listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandFilter {
+    /// In one of these states; any where empty.
+    pub states: Vec<State>,
+    /// Of this kind.
+    pub kind: Option<String>,
+    /// For this destination.
+    pub destination: Option<String>,
+    /// Proposed by.
+    pub principal: Option<String>,
+}
+
+/// A step from one state to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transition<'a> {
+    /// Where it must stand.
+    pub from: State,
+    /// Where it goes.
+    pub to: State,
+    /// Why.
+    pub reason: Option<&'a str>,
+}
+
+const COLUMNS: &str = "number, id, kind, kind_version, destination, principal, state, handed_over, reason, \
+    proposed_at, changed_at, expires_at, not_before, risk, reversibility, order_key, digest, arguments, detail, \
+    result, compensates, replays";
+
+impl View<'_> {
+    /// A command by its id.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn command(&self, id: CommandId) -> Result<Option<Command>, CommandsError> {
+        self.run(|connection| {
+            connection
+                .prepare_cached(&format!("SELECT {COLUMNS} FROM commands WHERE id = ?1"))?
+                .query_row([id.to_bytes()], command)
+                .optional()
+        })
+    }
+
+    /// Where a command stands.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn state(&self, id: CommandId) -> Result<Option<State>, CommandsError> {
+        self.run(|connection| {
+            connection
+                .prepare_cached("SELECT state FROM commands WHERE id = ?1")?
+                .query_row([id.to_bytes()], |row| state_of(row, 0))
+                .optional()
+        })
+    }
+
+    /// At most so many commands, the newest first, older than `before` where given.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn commands(
+        &self,
+        filter: &CommandFilter,
+        before: Option<u64>,
+        max: u32,
+    ) -> Result<Vec<Command>, CommandsError> {
+        let mut wanted = vec!["number < ?".to_owned()];
+        let before = before.map_or(i64::MAX, |n| i64::try_from(n).unwrap_or(i64::MAX));
+        let mut values: Vec<rusqlite::types::Value> = vec![before.into()];
+        if !filter.states.is_empty() {
+            let marks = vec!["?"; filter.states.len()].join(", ");
+            wanted.push(format!("state IN ({marks})"));
+            let names = filter.states.iter().map(|state| state.name().to_owned());
+            values.extend(names.map(Into::into));
+        }
+        let fields = [
+            ("kind", &filter.kind),
+            ("destination", &filter.destination),
+            ("principal", &filter.principal),
+        ];
+        for (column, value) in fields {
+            if let Some(value) = value {
+                wanted.push(format!("{column} = ?"));
+                values.push(value.clone().into());
+            }
+        }
+        let wanted = wanted.join(" AND ");
+        self.run(|connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM commands WHERE {wanted} ORDER BY number DESC LIMIT {max}"
+                ))?
+                .query_map(params_from_iter(values), command)?
+                .collect()
+        })
+    }
+
+    /// Commands that are ready and not handed over, from a number on, in the order in which they were proposed; also
+    /// those that still wait for their time or for others.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn to_hand_over(&self, from: u64, max: u32) -> Result<Vec<Command>, CommandsError> {
+        self.run(|connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM commands
+                     WHERE state = 'ready' AND handed_over = 0 AND number >= ?1 ORDER BY number LIMIT ?2"
+                ))?
+                .query_map(params![from.cast_signed(), max], command)?
+                .collect()
+        })
+    }
+
+    /// Commands whose time is over and that have not ended.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn to_expire(&self, now: Timestamp, max: u32) -> Result<Vec<CommandId>, CommandsError> {
+        let now = now.as_micros().cast_signed();
+        self.ids(
+            "SELECT id FROM commands WHERE expires_at <= ?1 AND expires_at IS NOT NULL AND ended = 0
+             ORDER BY expires_at LIMIT ?2",
+            params![now, max],
+        )
+    }
+
+    /// Commands that were handed over, have not ended and did not change since that time.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn on_the_way(&self, since: Timestamp, max: u32) -> Result<Vec<CommandId>, CommandsError> {
+        let since = since.as_micros().cast_signed();
+        self.ids(
+            "SELECT id FROM commands WHERE handed_over = 1 AND ended = 0 AND changed_at <= ?1
+             ORDER BY changed_at LIMIT ?2",
+            params![since, max],
+        )
+    }
+
+    /// What a command needs, and where that stands; `None` for a command that is not there.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn needs(&self, id: CommandId) -> Result<Vec<(CommandId, Option<State>)>, CommandsError> {
+        self.run(|connection| {
+            connection
+                .prepare_cached(
+                    "SELECT needs, state FROM dependencies LEFT JOIN commands ON commands.id = needs
+                     WHERE command = ?1",
+                )?
+                .query_map([id.to_bytes()], |row| {
+                    let state: Option<String> = row.get(1)?;
+                    let state = state.as_deref().and_then(State::named);
+                    Ok((CommandId::from_bytes(row.get(0)?), state))
+                })?
+                .collect()
+        })
+    }
+
+    /// Commands that need this one.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn needed_by(&self, id: CommandId) -> Result<Vec<CommandId>, CommandsError> {
+        let id = id.to_bytes();
+        self.ids("SELECT command FROM dependencies WHERE needs = ?1", [id])
+    }
+
+    /// Commands that make up for this one, the newest first.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn compensating(&self, id: CommandId) -> Result<Vec<CommandId>, CommandsError> {
+        let id = id.to_bytes();
+        self.ids(
+            "SELECT id FROM commands WHERE compensates = ?1 ORDER BY number DESC",
+            [id],
+        )
+    }
+
+    fn ids(
+        &self,
+        query: &str,
+        values: impl rusqlite::Params,
+    ) -> Result<Vec<CommandId>, CommandsError> {
+        self.run(|connection| {
+            connection
+                .prepare_cached(query)?
+                .query_map(values, |row| Ok(CommandId::from_bytes(row.get(0)?)))?
+                .collect()
+        })
+    }
+}
+
+impl Change<'_> {
+    /// Keeps a new command in a state that it may begin in.
+    ///
+    /// # Errors
+    /// There is one of that id, or the file takes no change.
+    pub fn add_command(
+        &mut self,
+        new: &NewCommand,
+        state: State,
+        (reason, not_before): (Option<&str>, Option<Timestamp>),
+    ) -> Result<(), CommandsError> {
+        let now = self.now().as_micros().cast_signed();
+        let micros = |time: Option<Timestamp>| time.map(|time| time.as_micros().cast_signed());
+        self.run(|connection| {
+            connection
+                .prepare_cached(
+                    "INSERT INTO commands(id, kind, kind_version, destination, principal, state, ended,
+                         handed_over, reason, proposed_at, changed_at, expires_at, not_before, risk,
+                         reversibility, order_key, digest, arguments, detail, compensates, replays)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17,
+                         ?18, ?19)",
+                )?
+                .execute(params![
+                    new.id.to_bytes(),
+                    new.kind,
+                    new.kind_version,
+                    new.destination,
+                    new.principal,
+                    state.name(),
+                    state.is_ended(),
+                    reason,
+                    now,
+                    micros(new.expires_at),
+                    micros(not_before),
+                    new.risk.name(),
+                    new.reversibility.name(),
+                    new.order_key,
+                    new.digest,
+                    new.arguments,
+                    new.detail,
+                    new.compensates.map(CommandId::to_bytes),
+                    new.replays.map(CommandId::to_bytes),
+                ])?;
+            for needs in &new.needs {
+                connection
+                    .prepare_cached("INSERT INTO dependencies VALUES (?1, ?2)")?
+                    .execute(params![new.id.to_bytes(), needs.to_bytes()])?;
+            }
+            Ok(())
+        })?;
+        self.deltas.move_one(None, Some(state));
+        self.touched.push((new.id, state));
+        Ok(())
+    }
+
+    /// Takes a command from one state to another; `false` where it does not stand in the first, and nothing was
+    /// changed.
+    ///
+    /// # Errors
+    /// There is no such way, or the file takes no change.
+    pub fn move_command(
+        &mut self,
+        id: CommandId,
+        Transition { from, to, reason }: Transition<'_>,
+    ) -> Result<bool, CommandsError> {
+        if !from.may_become(to) {
+            return Err(CommandsError::Unfit {
+                reason: format!(
+                    "a command does not go from {} to {}",
+                    from.name(),
+                    to.name()
+                ),
+            });
+        }
+        let now = self.now().as_micros().cast_signed();
+        let moved = self.run(|connection| {
+            connection
+                .prepare_cached(
+                    "UPDATE commands SET state = ?3, ended = ?4, reason = ?5, changed_at = ?6
+                     WHERE id = ?1 AND state = ?2",
+                )?
+                .execute(params![
+                    id.to_bytes(),
+                    from.name(),
+                    to.name(),
+                    to.is_ended(),
+                    reason,
+                    now
+                ])
+        })?;
+        if moved > 0 {
+            self.deltas.move_one(Some(from), Some(to));
+            self.touched.push((id, to));
+        }
+        Ok(moved > 0)
+    }
+
+    /// Says not before when a ready command is handed over.
+    ///
+    /// # Errors
+    /// The file takes no change.
+    pub fn hold_until(
+        &mut self,
+        id: CommandId,
+        not_before: Option<Timestamp>,
+    ) -> Result<(), CommandsError> {
+        let not_before = not_before.map(|time| time.as_micros().cast_signed());
+        self.run(|connection| {
+            connection
+                .prepare_cached("UPDATE commands SET not_before = ?2 WHERE id = ?1")?
+                .execute(params![id.to_bytes(), not_before])
+        })?;
+        Ok(())
+    }
+
+    /// Its event is in the outbox, synced.
+    ///
+    /// # Errors
+    /// The file takes no change: it will be handed over again, which stores nothing new.
+    pub fn handed_over(&mut self, id: CommandId) -> Result<(), CommandsError> {
+        self.run(|connection| {
+            connection
+                .prepare_cached("UPDATE commands SET handed_over = 1 WHERE id = ?1")?
+                .execute([id.to_bytes()])
+        })?;
+        Ok(())
+    }
+
+    /// Keeps what the target answered, as JSON.
+    ///
+    /// # Errors
+    /// The file takes no change.
+    pub fn keep_result(&mut self, id: CommandId, result: &str) -> Result<(), CommandsError> {
+        self.run(|connection| {
+            connection
+                .prepare_cached("UPDATE commands SET result = ?2 WHERE id = ?1")?
+                .execute(params![id.to_bytes(), result])
+        })?;
+        Ok(())
+    }
+
+    /// Gives a command that is not on its way other arguments, and so another digest.
+    ///
+    /// # Errors
+    /// The file takes no change.
+    pub fn edit_arguments(
+        &mut self,
+        id: CommandId,
+        arguments: &str,
+        digest: &[u8; 32],
+    ) -> Result<(), CommandsError> {
+        self.run(|connection| {
+            connection
+                .prepare_cached("UPDATE commands SET arguments = ?2, digest = ?3 WHERE id = ?1")?
+                .execute(params![id.to_bytes(), arguments, digest])
+        })?;
+        Ok(())
+    }
+}
+
+fn command(row: &Row<'_>) -> rusqlite::Result<Command> {
+    let time = |index| row.get::<_, i64>(index).map(at);
+    let some_time = |index| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(index)?.map(at));
+    let id = |index| {
+        Ok::<_, rusqlite::Error>(row.get::<_, Option<_>>(index)?.map(CommandId::from_bytes))
+    };
+    Ok(Command {
+        number: row.get::<_, i64>(0)?.cast_unsigned(),
+        new: NewCommand {
+            id: CommandId::from_bytes(row.get(1)?),
+            kind: row.get(2)?,
+            kind_version: row.get(3)?,
+            destination: row.get(4)?,
+            principal: row.get(5)?,
+            risk: Risk::named(&row.get::<_, String>(13)?).ok_or_else(|| unknown(13))?,
+            reversibility: Reversibility::named(&row.get::<_, String>(14)?)
+                .ok_or_else(|| unknown(14))?,
+            order_key: row.get(15)?,
+            digest: row.get(16)?,
+            arguments: row.get(17)?,
+            detail: row.get(18)?,
+            expires_at: some_time(11)?,
+            needs: Vec::new(),
+            compensates: id(20)?,
+            replays: id(21)?,
+        },
+        state: state_of(row, 6)?,
+        reason: row.get(8)?,
+        handed_over: row.get(7)?,
+        proposed_at: time(9)?,
+        changed_at: time(10)?,
+        not_before: some_time(12)?,
+        result: row.get(19)?,
+    })
+}
+
+fn state_of(row: &Row<'_>, index: usize) -> rusqlite::Result<State> {
+    State::named(&row.get::<_, String>(index)?).ok_or_else(|| unknown(index))
+}
+
+/// A word that this version does not know.
+fn unknown(index: usize) -> rusqlite::Error {
+    rusqlite::Error::InvalidColumnType(
+        index,
+        "a known name".to_owned(),
+        rusqlite::types::Type::Text,
+    )
+}
+
+fn at(micros: i64) -> Timestamp {
+    Timestamp::from_micros(micros.cast_unsigned())
+}

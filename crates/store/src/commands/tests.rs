@@ -1,0 +1,337 @@
+//! What a group keeps, what it leaves out, and what a failure does to it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wayhold_model::command::{CommandId, Reversibility, Risk, State};
+use wayhold_model::{Clock, OutcomeKind, Timestamp};
+
+use super::*;
+use crate::disk::SystemDisk;
+
+struct Ticking(AtomicU64);
+
+impl Clock for Ticking {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+fn open(directory: &Path) -> Commands {
+    open_with(directory, Arc::new(|| {}))
+}
+
+fn open_with(directory: &Path, on_no_space: Arc<dyn Fn() + Send + Sync>) -> Commands {
+    Commands::open(CommandsOptions {
+        directory: directory.to_owned(),
+        vfs: None,
+        disk: Arc::new(SystemDisk),
+        clock: Arc::new(Ticking(AtomicU64::new(1_000))),
+        on_no_space,
+    })
+    .unwrap()
+}
+
+fn id(n: u8) -> CommandId {
+    CommandId::at(Timestamp::from_micros(1_000_000), [n; 10])
+}
+
+fn new(n: u8) -> NewCommand {
+    NewCommand {
+        id: id(n),
+        kind: "po_create".to_owned(),
+        kind_version: "1".to_owned(),
+        destination: "erp".to_owned(),
+        principal: "ada".to_owned(),
+        risk: Risk::High,
+        reversibility: Reversibility::Compensatable,
+        order_key: Some("sku-1".to_owned()),
+        digest: [n; 32],
+        arguments: "{}".to_owned(),
+        detail: "{}".to_owned(),
+        expires_at: None,
+        needs: Vec::new(),
+        compensates: None,
+        replays: None,
+    }
+}
+
+async fn add(commands: &Commands, n: u8, state: State) -> Result<(), CommandsError> {
+    let work = move |change: &mut Change<'_>| change.add_command(&new(n), state, (None, None));
+    commands.change(work).await
+}
+
+async fn go(commands: &Commands, n: u8, from: State, to: State) -> Result<bool, CommandsError> {
+    let reason = None;
+    let step = Transition { from, to, reason };
+    commands
+        .change(move |change| change.move_command(id(n), step))
+        .await
+}
+
+#[tokio::test]
+async fn what_returned_is_there_after_a_start_with_its_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    add(&commands, 1, State::Ready).await.unwrap();
+    add(&commands, 2, State::PendingApproval).await.unwrap();
+    assert!(
+        go(&commands, 1, State::Ready, State::Sending)
+            .await
+            .unwrap()
+    );
+    assert!(
+        !go(&commands, 2, State::Ready, State::Sending)
+            .await
+            .unwrap()
+    );
+    let end = AttemptEnd {
+        outcome: OutcomeKind::Delivered,
+        class: None,
+        status: Some(201),
+        answer: r#"{"id":7}"#.to_owned(),
+    };
+    let kept = end.clone();
+    let numbers = commands.change(move |change| {
+        let request = "{}".to_owned();
+        let start = AttemptStart { request };
+        let first = change.start_attempt(id(1), &start)?;
+        let second = change.start_attempt(id(1), &start)?;
+        assert!(change.finish_attempt((id(1), second), &kept)?);
+        assert!(
+            !change.finish_attempt((id(1), second), &kept)?,
+            "it had ended"
+        );
+        Ok::<_, CommandsError>((first, second))
+    });
+    assert_eq!(numbers.await, Ok((1, 2)));
+    commands.stop();
+    let stopped = commands.change(|_| Ok::<_, CommandsError>(())).await;
+    assert_eq!(stopped, Err(CommandsError::Stopping));
+    let examined = examine(folder.path()).unwrap().unwrap();
+    assert_eq!((examined.format, examined.unsound.len()), (1, 0));
+    let commands = open(folder.path());
+    let counts = commands.counts();
+    assert_eq!(counts, examined.counts);
+    assert_eq!(
+        [State::Ready, State::Sending, State::PendingApproval].map(|s| counts.of(s)),
+        [0, 1, 1]
+    );
+    let (command, attempts) = commands
+        .read(|view| {
+            Ok::<_, CommandsError>((view.command(id(1))?.unwrap(), view.attempts(id(1), 9)?))
+        })
+        .unwrap();
+    assert_eq!((command.new, command.state), (new(1), State::Sending));
+    assert_eq!(attempts[0].end, None);
+    assert_eq!(attempts[1].end.as_ref().unwrap().1, end);
+}
+
+#[tokio::test]
+async fn a_change_that_is_refused_or_panics_leaves_nothing_and_takes_nobody_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    let refused = commands.change(|change| {
+        change.add_command(&new(1), State::Ready, (None, None))?;
+        Err::<(), _>(CommandsError::Unfit {
+            reason: "no".to_owned(),
+        })
+    });
+    let panics = commands.change(|change| {
+        change.add_command(&new(2), State::Ready, (None, None))?;
+        assert!(change.state(id(2))? == Some(State::Denied), "by design");
+        Ok::<_, CommandsError>(())
+    });
+    let twice = commands.change(|change| {
+        change.add_command(&new(4), State::Ready, (None, None))?;
+        change.add_command(&new(4), State::Ready, (None, None))
+    });
+    let stays = add(&commands, 3, State::Ready);
+    let (refused, panics, twice, stays) = tokio::join!(refused, panics, twice, stays);
+    assert_eq!(refused.unwrap_err().to_string(), "commands.db: no");
+    assert!(
+        panics
+            .unwrap_err()
+            .to_string()
+            .contains("panicked: by design")
+    );
+    assert!(
+        matches!(twice, Err(CommandsError::Unfit { .. })),
+        "{twice:?}"
+    );
+    stays.unwrap();
+    let there = |n| commands.read(|view| view.state(id(n))).unwrap();
+    assert_eq!(
+        [1, 2, 3, 4].map(there),
+        [None, None, Some(State::Ready), None]
+    );
+    assert_eq!(commands.counts().of(State::Ready), 1);
+    assert_eq!(commands.closed(), None);
+}
+
+#[tokio::test]
+async fn a_way_that_does_not_exist_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    add(&commands, 1, State::Accepted).await.unwrap();
+    let refused = go(&commands, 1, State::Accepted, State::Succeeded).await;
+    assert!(
+        matches!(refused, Err(CommandsError::Unfit { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(
+        commands.read(|view| view.state(id(1))),
+        Ok(Some(State::Accepted))
+    );
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_command_hears_of_it_and_of_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    add(&commands, 1, State::Ready).await.unwrap();
+    let mut one = commands.watch(id(1)).unwrap();
+    let other = commands.watch(id(2)).unwrap();
+    let mut ready = commands.ready();
+    go(&commands, 1, State::Ready, State::Sending)
+        .await
+        .unwrap();
+    one.changed().await.unwrap();
+    assert_eq!(*one.borrow_and_update(), State::Sending);
+    assert!(!other.has_changed().unwrap());
+    assert!(!ready.has_changed().unwrap());
+    add(&commands, 3, State::Ready).await.unwrap();
+    ready.changed().await.unwrap();
+}
+
+#[tokio::test]
+async fn without_room_a_group_is_refused_and_the_next_one_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let asked = Arc::new(AtomicU64::new(0));
+    let counting = Arc::clone(&asked);
+    let commands = open_with(
+        folder.path(),
+        Arc::new(move || {
+            counting.fetch_add(1, Ordering::Relaxed);
+        }),
+    );
+    let limit = |pages: u32| {
+        commands.change(move |change| {
+            change.run(|c| c.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(())))
+        })
+    };
+    limit(1).await.unwrap();
+    let mut long = new(1);
+    long.arguments = "x".repeat(100_000);
+    let again = long.clone();
+    let full = commands.change(move |change| change.add_command(&long, State::Ready, (None, None)));
+    assert_eq!(full.await, Err(CommandsError::NoSpace));
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    limit(100_000).await.unwrap();
+    let taken =
+        commands.change(move |change| change.add_command(&again, State::Ready, (None, None)));
+    taken.await.unwrap();
+    assert_eq!(commands.counts().of(State::Ready), 1);
+}
+
+#[tokio::test]
+async fn a_write_that_failed_closes_the_file_until_the_next_start_whatever_the_change_makes_of_it()
+{
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    add(&commands, 1, State::Ready).await.unwrap();
+    let failed = commands.change(|change| {
+        change.add_command(&new(2), State::Ready, (None, None))?;
+        let fails = change.run(|_| {
+            let error = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
+            Err::<(), _>(rusqlite::Error::SqliteFailure(error, None))
+        });
+        assert!(matches!(fails, Err(CommandsError::Closed { .. })));
+        Ok::<_, CommandsError>(())
+    });
+    assert!(matches!(failed.await, Err(CommandsError::Closed { .. })));
+    let next = add(&commands, 3, State::Ready).await;
+    assert!(
+        matches!(next, Err(CommandsError::Closed { .. })),
+        "{next:?}"
+    );
+    assert!(commands.closed().is_some());
+    // What was synced is still read.
+    assert_eq!(
+        commands.read(|view| view.state(id(1))),
+        Ok(Some(State::Ready))
+    );
+    commands.stop();
+    let commands = open(folder.path());
+    add(&commands, 3, State::Ready).await.unwrap();
+    assert_eq!(commands.counts().of(State::Ready), 2);
+}
+
+#[tokio::test]
+async fn a_key_is_kept_once_and_forgotten_only_when_its_command_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    for (n, state) in [(1, State::Ready), (2, State::Succeeded)] {
+        commands
+            .change(move |change| {
+                change.add_command(&new(n), state, (None, None))?;
+                change.keep_key(&[n; 32], (&[7; 32], id(n)), (202, "{}"))
+            })
+            .await
+            .unwrap();
+    }
+    let again = commands
+        .change(|change| change.keep_key(&[1; 32], (&[7; 32], id(1)), (202, "{}")))
+        .await;
+    assert!(matches!(again, Err(CommandsError::Unfit { .. })));
+    let later = Timestamp::from_micros(u64::MAX / 4);
+    let forgotten = commands
+        .change(move |change| change.forget_keys(later, 10))
+        .await;
+    assert_eq!(forgotten, Ok(1));
+    let kept = |n: u8| commands.read(|view| view.key(&[n; 32])).unwrap();
+    assert_eq!(
+        kept(1).map(|row| (row.command, row.status)),
+        Some((id(1), 202))
+    );
+    assert_eq!(kept(2), None);
+}
+
+#[tokio::test]
+async fn lists_go_back_in_time_and_hold_what_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    for n in 1..=5 {
+        let state = if n % 2 == 0 {
+            State::Denied
+        } else {
+            State::Ready
+        };
+        add(&commands, n, state).await.unwrap();
+    }
+    let list = |filter: &CommandFilter, before, max| {
+        let found = commands.read(|view| view.commands(filter, before, max));
+        let ids = found
+            .unwrap()
+            .into_iter()
+            .map(|command| (command.new.id, command.number));
+        ids.collect::<Vec<_>>()
+    };
+    let any = CommandFilter::default();
+    assert_eq!(list(&any, None, 2), [(id(5), 5), (id(4), 4)]);
+    assert_eq!(list(&any, Some(4), 2), [(id(3), 3), (id(2), 2)]);
+    let denied = CommandFilter {
+        states: vec![State::Denied, State::Dead],
+        kind: Some("po_create".to_owned()),
+        ..any.clone()
+    };
+    assert_eq!(list(&denied, None, 9), [(id(4), 4), (id(2), 2)]);
+    let elsewhere = CommandFilter {
+        destination: Some("wms".to_owned()),
+        ..any
+    };
+    assert!(list(&elsewhere, None, 9).is_empty());
+    let due = commands.read(|view| view.to_hand_over(2, 9)).unwrap();
+    assert_eq!(due.iter().map(|one| one.number).collect::<Vec<_>>(), [3, 5]);
+}

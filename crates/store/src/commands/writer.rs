@@ -1,0 +1,248 @@
+//! The thread that alone writes `commands.db`: what waits while one group is synced is the next group, each change
+//! in a savepoint of its own, all answered after the sync.
+//!
+//! A file whose write or sync failed is never written again in this run: what it holds of the last group is
+//! uncertain, and whoever asked for it is told so. The next start reads it anew and syncs what it finds.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use wayhold_model::Timestamp;
+use wayhold_model::command::{CommandId, State};
+
+use super::change::Change;
+use super::counts::Deltas;
+use super::error::{CommandsError, Trouble};
+use super::file;
+use super::handle::Shared;
+
+/// Changes that are synced together at most: more would only make the first of them wait longer.
+const CHANGES_PER_GROUP: usize = 512;
+
+/// What the writer is asked.
+pub(super) enum Order {
+    /// To make this change.
+    Change(Box<dyn Wanted>),
+    /// To commit what is queued and end.
+    Stop,
+}
+
+/// A change that somebody waits for.
+pub(super) trait Wanted: Send {
+    /// Makes it; whether it is to stay.
+    fn make(&mut self, change: &mut Change<'_>) -> bool;
+
+    /// Answers, once the group is synced or has failed.
+    fn answer(self: Box<Self>, synced: Result<(), CommandsError>);
+}
+
+/// A change as a closure, and where its outcome goes.
+pub(super) struct Waiting<F, T, E> {
+    pub(super) work: Option<F>,
+    pub(super) made: Option<Result<T, E>>,
+    pub(super) reply: oneshot::Sender<Result<T, E>>,
+    /// Its place in the queue.
+    pub(super) _place: OwnedSemaphorePermit,
+}
+
+impl<F, T, E> Wanted for Waiting<F, T, E>
+where
+    F: FnOnce(&mut Change<'_>) -> Result<T, E> + Send,
+    T: Send,
+    E: From<CommandsError> + Send,
+{
+    fn make(&mut self, change: &mut Change<'_>) -> bool {
+        let Some(work) = self.work.take() else {
+            return false;
+        };
+        // A change that panics must not end the ledger for everybody else.
+        let made = catch_unwind(AssertUnwindSafe(|| work(change)))
+            .unwrap_or_else(|panic| Err(panicked(panic.as_ref()).into()));
+        let stays = made.is_ok();
+        self.made = Some(made);
+        stays
+    }
+
+    fn answer(self: Box<Self>, synced: Result<(), CommandsError>) {
+        let answer = match (synced, self.made) {
+            // What it was refused for holds whatever became of the group: it left nothing in it.
+            (_, Some(Err(refused))) => Err(refused),
+            (Ok(()), Some(Ok(done))) => Ok(done),
+            (Ok(()), None) => Err(CommandsError::Stopping.into()),
+            (Err(error), _) => Err(error.into()),
+        };
+        // Whoever asked may have gone.
+        drop(self.reply.send(answer));
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> CommandsError {
+    let what = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a word");
+    CommandsError::Unfit {
+        reason: format!("a change panicked: {what}"),
+    }
+}
+
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    connection: Connection,
+    orders: Receiver<Order>,
+    /// Time of the last group.
+    time: Timestamp,
+}
+
+/// What a group did besides rows.
+#[derive(Default)]
+struct Made {
+    deltas: Deltas,
+    touched: Vec<(CommandId, State)>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        connection: Connection,
+        orders: Receiver<Order>,
+        time: Timestamp,
+    ) -> Self {
+        Self {
+            shared,
+            connection,
+            orders,
+            time,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        let mut stopping = false;
+        while !stopping {
+            let Ok(first) = self.orders.recv() else {
+                break;
+            };
+            let mut group = Vec::new();
+            let mut next = Some(first);
+            while let Some(order) = next.take() {
+                match order {
+                    Order::Change(wanted) => group.push(wanted),
+                    Order::Stop => {
+                        stopping = true;
+                        break;
+                    }
+                }
+                if group.len() < CHANGES_PER_GROUP {
+                    next = self.orders.try_recv().ok();
+                }
+            }
+            if !group.is_empty() {
+                self.commit(group);
+            }
+        }
+        failpoint!("stop.before-commands-checkpoint");
+        self.shared.readers.close();
+        if self.shared.closed().is_none()
+            && let Err(error) = file::checkpoint(&self.connection)
+        {
+            tracing::warn!(%error, "commands.db not checkpointed at stop");
+        }
+    }
+
+    /// Makes a group durable and answers it.
+    fn commit(&mut self, mut group: Vec<Box<dyn Wanted>>) {
+        if let Some(reason) = self.shared.closed() {
+            return answer(group, &Err(CommandsError::Closed { reason }));
+        }
+        self.time = self.time.max(self.shared.clock.now());
+        failpoint!("commands.group-begins");
+        let made = make_all(&mut self.connection, self.time, &mut group);
+        failpoint!("commands.group-synced");
+        let done = match made {
+            Ok(made) => {
+                // Seen before anybody is answered, so that whoever was answered sees it.
+                self.shared.follow(&made.deltas, &made.touched);
+                Ok(())
+            }
+            Err(trouble) => {
+                let error = trouble.answer();
+                match trouble {
+                    Trouble::NoSpace => (self.shared.on_no_space)(),
+                    Trouble::Broken(reason) => self.shared.close(reason),
+                }
+                Err(error)
+            }
+        };
+        answer(group, &done);
+        failpoint!("commands.group-answered");
+        if done.is_ok() {
+            self.keep_log_short();
+        }
+    }
+
+    fn keep_log_short(&self) {
+        let (directory, disk) = (&self.shared.directory, self.shared.disk.as_ref());
+        if let Err(error) = file::checkpoint_if_long(&self.connection, directory, disk) {
+            match Trouble::of(&error) {
+                Some(Trouble::Broken(reason)) if !is_busy(&error) => self.shared.close(reason),
+                Some(Trouble::NoSpace) => (self.shared.on_no_space)(),
+                // A reader was in the way.
+                Some(Trouble::Broken(_)) | None => {}
+            }
+        }
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
+}
+
+fn answer(group: Vec<Box<dyn Wanted>>, synced: &Result<(), CommandsError>) {
+    for wanted in group {
+        wanted.answer(synced.clone());
+    }
+}
+
+/// Runs a group in one transaction and syncs it.
+fn make_all(
+    connection: &mut Connection,
+    now: Timestamp,
+    group: &mut [Box<dyn Wanted>],
+) -> Result<Made, Trouble> {
+    let failed = |error: rusqlite::Error| {
+        Trouble::of(&error).unwrap_or_else(|| Trouble::Broken(error.to_string()))
+    };
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(failed)?;
+    let run = |statement: &str| -> Result<(), Trouble> {
+        let mut statement = transaction.prepare_cached(statement).map_err(failed)?;
+        statement.execute([]).map(drop).map_err(failed)
+    };
+    let mut made = Made::default();
+    for wanted in group {
+        run("SAVEPOINT change")?;
+        let mut change = Change::new(&transaction, now);
+        let stays = wanted.make(&mut change);
+        if let Some(trouble) = change.trouble() {
+            return Err(trouble);
+        }
+        let (deltas, touched) = (change.deltas, change.touched);
+        if stays {
+            made.deltas.add(&deltas);
+            made.touched.extend(touched);
+        } else {
+            run("ROLLBACK TO change")?;
+        }
+        run("RELEASE change")?;
+    }
+    made.deltas.write(&transaction).map_err(failed)?;
+    failpoint!("commands.before-sync");
+    transaction.commit().map_err(failed)?;
+    Ok(made)
+}
