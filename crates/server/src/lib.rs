@@ -7,6 +7,7 @@ pub mod auth;
 pub mod backups;
 pub mod blocking;
 pub mod clock;
+pub mod command;
 pub mod config;
 pub mod dispatch;
 pub mod fault_proxy;

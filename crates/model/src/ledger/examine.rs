@@ -200,6 +200,11 @@ impl Examination {
         }
     }
 
+    /// The record that comes next.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
     /// Takes the next line, without its line break.
     ///
     /// # Errors

@@ -57,7 +57,7 @@ impl FromStr for Keys {
         let value = canonical::parse(text.as_bytes()).map_err(|_| InvalidKeys)?;
         let first = value.get("first").and_then(Value::as_u64);
         let keys = value.get("keys").and_then(Value::as_array);
-        let keys = keys.into_iter().flatten().map(|key| {
+        let keys = keys.ok_or(InvalidKeys)?.iter().map(|key| {
             let key = key.as_str().ok_or(InvalidKeys)?;
             key.parse().map_err(|_| InvalidKeys)
         });

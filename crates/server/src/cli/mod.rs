@@ -20,6 +20,7 @@ pub mod destinations;
 pub mod drill;
 pub mod events;
 pub mod health;
+pub mod ledger;
 pub mod outbox_table;
 pub mod replays;
 pub mod send;
@@ -65,6 +66,7 @@ enum Command {
     Shards(shards::Shards),
     Tokens(tokens::Tokens),
     Audit(audit::Audit),
+    Ledger(ledger::Ledger),
     #[command(subcommand)]
     Config(config::Config),
     Store(store::Store),
@@ -84,6 +86,7 @@ impl Command {
             Self::Drill(drill) => drill.run(output),
             Self::Store(store) => store.run(output),
             Self::OutboxTable(table) => table.run(output),
+            Self::Ledger(ledger) => ledger.run(output),
             Self::Status(status) => block_on(status.run(output)),
             Self::Health(health) => block_on(health.run(output)),
             Self::Where(r#where) => block_on(r#where.run(output)),

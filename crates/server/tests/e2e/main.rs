@@ -21,6 +21,7 @@ mod events;
 mod failures;
 mod first_minute;
 mod forwarding;
+mod ledger;
 mod letters;
 mod limits;
 mod lost_answers;

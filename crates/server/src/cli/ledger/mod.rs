@@ -1,0 +1,32 @@
+//! `wayhold ledger`: the record of commands and decisions, shown, exported and checked.
+
+mod verify;
+
+use clap::Subcommand;
+
+use super::exit::Failure;
+use super::output::Output;
+
+/// The record of commands and decisions, which can be proven unchanged.
+#[derive(Debug, clap::Args)]
+pub struct Ledger {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Verify(verify::Verify),
+}
+
+impl Ledger {
+    /// Carries out the verb.
+    ///
+    /// # Errors
+    /// What the verb answers.
+    pub fn run(self, output: &mut Output) -> Result<(), Failure> {
+        match self.verb {
+            Verb::Verify(verify) => verify.run(output),
+        }
+    }
+}
