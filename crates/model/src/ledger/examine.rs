@@ -578,15 +578,15 @@ mod tests {
 
     #[test]
     fn a_signed_tree_whose_streams_do_not_hold_together_is_found() {
-        let mut records = records();
-        let text = String::from_utf8(records[3].clone()).unwrap();
-        records[3] = text.replace("\"sseq\":1", "\"sseq\":2").into_bytes();
-        let found = examine(&records, &records, Some(leaves(&records)));
+        let mut broken = records();
+        let text = String::from_utf8(broken[3].clone()).unwrap();
+        broken[3] = text.replace("\"sseq\":1", "\"sseq\":2").into_bytes();
+        let found = examine(&broken, &broken, Some(leaves(&broken)));
         assert_eq!(found.unwrap_err(), (Problem::Chain, Some(3)));
-        let mut records = super::tests::records();
-        let text = String::from_utf8(records[2].clone()).unwrap();
-        records[2] = text.replace("\"sseq\":0", "\"sseq\":1").into_bytes();
-        let found = examine(&records, &records, Some(leaves(&records)));
+        let mut broken = records();
+        let text = String::from_utf8(broken[2].clone()).unwrap();
+        broken[2] = text.replace("\"sseq\":0", "\"sseq\":1").into_bytes();
+        let found = examine(&broken, &broken, Some(leaves(&broken)));
         assert_eq!(found.unwrap_err(), (Problem::Chain, Some(2)));
     }
 

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use rusqlite::Connection;
 use wayhold_model::Timestamp;
 use wayhold_model::command::{CommandId, State};
+use wayhold_model::ledger::Frontier;
 
 use super::counts::Deltas;
 use super::error::{CommandsError, Trouble};
@@ -51,16 +52,19 @@ impl<'a> View<'a> {
 pub struct Change<'a> {
     view: View<'a>,
     now: Timestamp,
+    /// The ledger's tree with the records of this change.
+    pub(super) tree: Frontier,
     pub(super) deltas: Deltas,
     /// Commands that became something else, for whoever waits for them.
     pub(super) touched: Vec<(CommandId, State)>,
 }
 
 impl<'a> Change<'a> {
-    pub(super) fn new(connection: &'a Connection, now: Timestamp) -> Self {
+    pub(super) fn new(connection: &'a Connection, now: Timestamp, tree: Frontier) -> Self {
         Self {
             view: View::new(connection),
             now,
+            tree,
             deltas: Deltas::default(),
             touched: Vec::new(),
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::{attempts, counts, keys, rows};
+use super::{attempts, counts, keys, ledger, rows};
 use crate::connection::{self, Access, ConnectionError, FreePages, Profile};
 use crate::disk::{Disk, with_suffix};
 use crate::format::Format;
@@ -63,7 +63,7 @@ pub(super) fn open(
     // A crash while the file was made leaves it without any table: nothing was ever kept in it.
     if is_empty(&connection)? {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        for schema in SCHEMAS {
+        for schema in SCHEMAS.iter().chain(&ledger::SCHEMAS) {
             transaction.execute_batch(schema)?;
         }
         FORMAT.stamp(&transaction)?;

@@ -16,6 +16,7 @@ use super::change::{Change, View};
 use super::counts::{Counts, Deltas};
 use super::error::CommandsError;
 use super::file;
+use super::ledger;
 use super::readers::Readers;
 use super::writer::{Order, Waiting, Writer};
 use crate::connection::ConnectionError;
@@ -59,6 +60,8 @@ pub(super) struct Shared {
     state: Mutex<Seen>,
     /// Counts groups in which a command became ready, for whoever hands them over.
     ready: watch::Sender<u64>,
+    /// Number of records in the ledger.
+    ledger: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -82,6 +85,7 @@ impl Commands {
         let vfs = options.vfs.as_deref();
         let connection = file::open(&options.directory, vfs, options.disk.as_ref())?;
         let counts = Counts::read(&connection)?;
+        let tree = ledger::restore(&connection)?;
         let (orders, received) = channel();
         let shared = Arc::new(Shared {
             readers: Readers::new(&options.directory, options.vfs.clone()),
@@ -95,9 +99,10 @@ impl Commands {
                 ..Seen::default()
             }),
             ready: watch::Sender::new(0),
+            ledger: watch::Sender::new(tree.size()),
         });
-        let time = shared.clock.now();
-        let writer = Writer::new(Arc::clone(&shared), connection, received, time);
+        let before = (shared.clock.now(), tree);
+        let writer = Writer::new(Arc::clone(&shared), connection, received, before);
         let thread = std::thread::Builder::new()
             .name("commands".to_owned())
             .spawn(move || writer.run())
@@ -164,6 +169,11 @@ impl Commands {
     /// Tells each time when commands have become ready: by groups, so look for all of them.
     pub fn ready(&self) -> watch::Receiver<u64> {
         self.shared.ready.subscribe()
+    }
+
+    /// Tells how many records the ledger has.
+    pub fn ledger(&self) -> watch::Receiver<u64> {
+        self.shared.ledger.subscribe()
     }
 
     /// Tells when a command becomes something else, from now on; `None` where too many are waited for. Look where it
@@ -237,7 +247,9 @@ impl Shared {
     }
 
     /// A group is synced.
-    pub(super) fn follow(&self, deltas: &Deltas, touched: &[(CommandId, State)]) {
+    pub(super) fn follow(&self, deltas: &Deltas, touched: &[(CommandId, State)], records: u64) {
+        self.ledger
+            .send_if_modified(|known| std::mem::replace(known, records) != records);
         let mut seen = self.seen();
         seen.counts = seen.counts.after(deltas);
         if !seen.watched.is_empty() {

@@ -15,6 +15,8 @@ mod counts;
 mod keys;
 mod rows;
 
+mod ledger;
+
 mod file;
 mod readers;
 mod writer;
@@ -30,6 +32,7 @@ pub(crate) use file::{FILE, exists};
 pub use handle::Commands;
 pub(crate) use handle::CommandsOptions;
 pub use keys::KeyRow;
+pub use ledger::{KeyOfLedger, Payload, RecordRow, Retained, random_salt};
 pub use rows::{Command, CommandFilter, NewCommand, Transition};
 
 #[cfg(test)]

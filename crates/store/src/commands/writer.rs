@@ -13,6 +13,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use wayhold_model::Timestamp;
 use wayhold_model::command::{CommandId, State};
+use wayhold_model::ledger::Frontier;
 
 use super::change::Change;
 use super::counts::Deltas;
@@ -97,6 +98,8 @@ pub(super) struct Writer {
     orders: Receiver<Order>,
     /// Time of the last group.
     time: Timestamp,
+    /// The ledger's tree after the last group.
+    tree: Frontier,
 }
 
 /// What a group did besides rows.
@@ -104,6 +107,7 @@ pub(super) struct Writer {
 struct Made {
     deltas: Deltas,
     touched: Vec<(CommandId, State)>,
+    tree: Frontier,
 }
 
 impl Writer {
@@ -111,13 +115,14 @@ impl Writer {
         shared: Arc<Shared>,
         connection: Connection,
         orders: Receiver<Order>,
-        time: Timestamp,
+        (time, tree): (Timestamp, Frontier),
     ) -> Self {
         Self {
             shared,
             connection,
             orders,
             time,
+            tree,
         }
     }
 
@@ -161,12 +166,14 @@ impl Writer {
         }
         self.time = self.time.max(self.shared.clock.now());
         failpoint!("commands.group-begins");
-        let made = make_all(&mut self.connection, self.time, &mut group);
+        let made = make_all(&mut self.connection, (self.time, &self.tree), &mut group);
         failpoint!("commands.group-synced");
         let done = match made {
             Ok(made) => {
                 // Seen before anybody is answered, so that whoever was answered sees it.
-                self.shared.follow(&made.deltas, &made.touched);
+                self.tree = made.tree;
+                self.shared
+                    .follow(&made.deltas, &made.touched, self.tree.size());
                 Ok(())
             }
             Err(trouble) => {
@@ -211,7 +218,7 @@ fn answer(group: Vec<Box<dyn Wanted>>, synced: &Result<(), CommandsError>) {
 /// Runs a group in one transaction and syncs it.
 fn make_all(
     connection: &mut Connection,
-    now: Timestamp,
+    (now, tree): (Timestamp, &Frontier),
     group: &mut [Box<dyn Wanted>],
 ) -> Result<Made, Trouble> {
     let failed = |error: rusqlite::Error| {
@@ -224,16 +231,20 @@ fn make_all(
         let mut statement = transaction.prepare_cached(statement).map_err(failed)?;
         statement.execute([]).map(drop).map_err(failed)
     };
-    let mut made = Made::default();
+    let mut made = Made {
+        tree: tree.clone(),
+        ..Made::default()
+    };
     for wanted in group {
         run("SAVEPOINT change")?;
-        let mut change = Change::new(&transaction, now);
+        let mut change = Change::new(&transaction, now, made.tree.clone());
         let stays = wanted.make(&mut change);
         if let Some(trouble) = change.trouble() {
             return Err(trouble);
         }
-        let (deltas, touched) = (change.deltas, change.touched);
+        let (deltas, touched, tree) = (change.deltas, change.touched, change.tree);
         if stays {
+            made.tree = tree;
             made.deltas.add(&deltas);
             made.touched.extend(touched);
         } else {

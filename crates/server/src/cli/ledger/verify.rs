@@ -13,7 +13,7 @@ use crate::command::verify::{Trusted, Verified, verify};
 /// Check an export of a ledger: 0 where it is what was signed, 1 with the first bad record or what is
 /// missing. Needs no server and looks at nothing but what it is given.
 #[derive(Debug, clap::Args)]
-pub struct Verify {
+pub(super) struct Verify {
     /// The directory of the export.
     dir: PathBuf,
     /// A checkpoint of the same ledger that was kept elsewhere: shows that nothing was cut off since, and that
@@ -31,7 +31,7 @@ impl Verify {
     ///
     /// # Errors
     /// The export is not what was signed; usage where something that was named is not there.
-    pub fn run(self, output: &mut Output) -> Result<(), Failure> {
+    pub(super) fn run(self, output: &mut Output) -> Result<(), Failure> {
         if !self.dir.is_dir() {
             let words = format!(
                 "{}: expected the directory of an export",

@@ -16,34 +16,34 @@ use wayhold_model::ledger::proof::Head;
 use wayhold_model::ledger::tree::root_of;
 use wayhold_model::ledger::{Actor, ActorKind, Checkpoint, Draft, Hash, Place, Salt, Trace};
 
-pub const ORIGIN: &str = "ledger.example/demo";
+const ORIGIN: &str = "ledger.example/demo";
 
 /// The moment of the first record; each later one is a second later.
 const BEGIN: u64 = 1_785_196_800_000_000;
 
 /// One entry of the story, before it has a place.
 #[derive(Clone)]
-pub struct Entry {
-    pub stream: String,
-    pub kind: &'static str,
-    pub actor: Actor,
-    pub body: Value,
+pub(super) struct Entry {
+    pub(super) stream: String,
+    pub(super) kind: &'static str,
+    pub(super) actor: Actor,
+    pub(super) body: Value,
 }
 
 /// A ledger in memory.
 #[derive(Clone)]
-pub struct Example {
-    pub entries: Vec<Entry>,
-    pub payloads: Vec<(Hash, Salt, Vec<u8>)>,
-    pub keys: Vec<SigningNoteKey>,
+pub(super) struct Example {
+    pub(super) entries: Vec<Entry>,
+    pub(super) payloads: Vec<(Hash, Salt, Vec<u8>)>,
+    pub(super) keys: Vec<SigningNoteKey>,
 }
 
-pub fn key(seed: [u8; 32]) -> SigningNoteKey {
+pub(super) fn key(seed: [u8; 32]) -> SigningNoteKey {
     SigningNoteKey::new(ORIGIN, Algorithm::Ed25519, &seed).unwrap()
 }
 
 impl Example {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let first = key(std::array::from_fn(|at| u8::try_from(at).unwrap()));
         let second = key([7; 32]);
         let mut example = Self {
@@ -170,7 +170,7 @@ impl Example {
     }
 
     /// The records in canonical form.
-    pub fn records(&self) -> Vec<Vec<u8>> {
+    pub(super) fn records(&self) -> Vec<Vec<u8>> {
         let mut streams: HashMap<&str, (u64, Hash)> = HashMap::new();
         (0..)
             .zip(&self.entries)
@@ -203,7 +203,7 @@ impl Example {
             .collect()
     }
 
-    pub fn leaves(&self) -> Vec<Hash> {
+    pub(super) fn leaves(&self) -> Vec<Hash> {
         self.records()
             .iter()
             .map(|record| Hash::of_leaf(record))
@@ -211,7 +211,7 @@ impl Example {
     }
 
     /// A checkpoint over the first `size` records.
-    pub fn checkpoint(&self, size: usize, key: &SigningNoteKey) -> Note {
+    pub(super) fn checkpoint(&self, size: usize, key: &SigningNoteKey) -> Note {
         let head = Head {
             size: size as u64,
             root: root_of(&self.leaves()[..size]),
@@ -224,7 +224,7 @@ impl Example {
         checkpoint.sign(key)
     }
 
-    pub fn write(&self, dir: &Path) {
+    pub(super) fn write(&self, dir: &Path) {
         let mut export = ExportWriter::create(dir).unwrap();
         for record in self.records() {
             export.record(&record).unwrap();

@@ -1,0 +1,114 @@
+//! Payloads: what records commit to and do not hold. They lie beside the record that names them, with their salt, and can be
+//! erased without any hash changing.
+
+use rusqlite::{Connection, params};
+use serde_json::{Value, json};
+use wayhold_model::ledger::commitment::{SALT_BYTES, commit};
+use wayhold_model::ledger::{Hash, Salt};
+
+use super::super::change::{Change, View};
+use super::super::error::CommandsError;
+
+pub(super) const SCHEMA: &str = "
+CREATE TABLE ledger_payloads(
+    idx INTEGER NOT NULL, commitment BLOB NOT NULL, salt BLOB NOT NULL, payload BLOB NOT NULL,
+    PRIMARY KEY (idx, commitment)
+) STRICT, WITHOUT ROWID;
+";
+
+/// Bytes that a record commits to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Payload {
+    /// What the record says in their place.
+    pub commitment: Hash,
+    /// Deleted with them.
+    pub salt: Salt,
+    /// The bytes; JSON in canonical form.
+    pub bytes: Vec<u8>,
+}
+
+impl Payload {
+    /// Commits to bytes.
+    pub fn new(salt: Salt, bytes: Vec<u8>) -> Self {
+        Self {
+            commitment: commit(&salt, &bytes),
+            salt,
+            bytes,
+        }
+    }
+
+    /// What the body of the record that it is appended with says of it, and no other record.
+    pub fn reference(&self) -> Value {
+        json!({ "bytes": self.bytes.len(), "commit": self.commitment.to_string() })
+    }
+}
+
+/// A salt that nobody can guess.
+///
+/// # Errors
+/// The system gives no randomness.
+pub fn random_salt() -> std::io::Result<Salt> {
+    let mut salt = [0; SALT_BYTES];
+    getrandom::fill(&mut salt)?;
+    Ok(Salt(salt))
+}
+
+impl View<'_> {
+    /// The payloads of a record that are held.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn payloads(&self, idx: u64) -> Result<Vec<Payload>, CommandsError> {
+        self.run(|connection| {
+            connection
+                .prepare_cached(
+                    "SELECT commitment, salt, payload FROM ledger_payloads WHERE idx = ?1",
+                )?
+                .query_map([idx.cast_signed()], |row| {
+                    Ok(Payload {
+                        commitment: Hash(row.get(0)?),
+                        salt: Salt(row.get(1)?),
+                        bytes: row.get(2)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+}
+
+impl Change<'_> {
+    /// Deletes a payload and its salt; whether it was there. The caller appends `redaction.applied` in the same change,
+    /// with the commitment as `erased`: without it an export lacks the payload and cannot say why.
+    ///
+    /// # Errors
+    /// The file takes no change.
+    pub fn erase(&mut self, idx: u64, commitment: Hash) -> Result<bool, CommandsError> {
+        self.run(|connection| {
+            // What is deleted is overwritten, so that it is not found in a free page.
+            connection.pragma_update(None, "secure_delete", true)?;
+            let erased = connection
+                .prepare_cached("DELETE FROM ledger_payloads WHERE idx = ?1 AND commitment = ?2")?
+                .execute(params![idx.cast_signed(), commitment.0]);
+            connection.pragma_update(None, "secure_delete", false)?;
+            Ok(erased? > 0)
+        })
+    }
+}
+
+pub(super) fn hold(
+    connection: &Connection,
+    idx: u64,
+    payloads: &[Payload],
+) -> rusqlite::Result<()> {
+    for payload in payloads {
+        connection
+            .prepare_cached("INSERT OR IGNORE INTO ledger_payloads VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![
+                idx.cast_signed(),
+                payload.commitment.0,
+                payload.salt.0,
+                payload.bytes
+            ])?;
+    }
+    Ok(())
+}
