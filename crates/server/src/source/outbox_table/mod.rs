@@ -12,7 +12,9 @@ mod standing;
 
 mod reader;
 
+mod postgres;
 pub use port::{Batch, Connected, Database, End, Finding, Lag, Reader, Settler, Trouble, Waker};
+pub use postgres::Postgres;
 pub use reader::{Reading, Surroundings};
 pub use row::{Column, Payload, Place, Row};
 pub use standing::{RefusedRow, Snapshot, Standing, State};

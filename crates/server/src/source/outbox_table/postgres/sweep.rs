@@ -1,0 +1,180 @@
+//! Finds rows: one cursor a sweep, fetched batch by batch.
+
+use futures_util::future::BoxFuture;
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{Row as _, ValueRef as _};
+
+use super::super::port::{Batch, End, Reader, Trouble};
+use super::super::row::{Column, Payload, Place, Row};
+use super::statement::{CURSOR, SWEEP_ROWS, Statements, at};
+use super::table::ColumnKind;
+use super::{run, trouble};
+use crate::config::OutboxTableConfig;
+
+/// How large a row is taken to be before any was seen, in bytes: the first batch of large ones must fit, too.
+const ROW_BYTES_FIRST: usize = 16 * 1024;
+
+/// Reads on the connection that holds the lock.
+pub(super) struct PostgresReader {
+    connection: PgConnection,
+    statements: Statements,
+    batch_rows: usize,
+    batch_bytes: usize,
+    /// What the largest rows of late take.
+    row_bytes: usize,
+    /// Rows that the open sweep has given so far; `None`: none is open.
+    swept: Option<usize>,
+}
+
+impl PostgresReader {
+    pub(super) fn new(
+        connection: PgConnection,
+        config: &OutboxTableConfig,
+        statements: Statements,
+    ) -> Self {
+        Self {
+            connection,
+            statements,
+            batch_rows: config.batch_rows,
+            batch_bytes: config.batch_bytes,
+            row_bytes: ROW_BYTES_FIRST,
+            swept: None,
+        }
+    }
+
+    async fn read(&mut self, without: &[String]) -> Result<Batch, Trouble> {
+        let before = match self.swept {
+            Some(swept) => swept,
+            None => {
+                self.begin(without).await?;
+                0
+            }
+        };
+        let wanted = self.wanted();
+        let fetch = format!("FETCH FORWARD {wanted} FROM {CURSOR}");
+        let fetched = sqlx::query(sqlx::AssertSqlSafe(fetch))
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(trouble)?;
+        let mut rows = Vec::with_capacity(fetched.len());
+        let mut largest = 0;
+        let mut is_open = false;
+        for row in &fetched {
+            is_open = row.try_get(at::OPEN).map_err(trouble)?;
+            if is_open {
+                break;
+            }
+            let row = self.row_of(row).map_err(trouble)?;
+            largest = largest.max(row.size());
+            rows.push(row);
+        }
+        if !rows.is_empty() {
+            // At once for larger rows, little by little for smaller ones.
+            self.row_bytes = largest.max(self.row_bytes / 2).max(1);
+        }
+        let swept = before + fetched.len();
+        let end = match () {
+            () if is_open => End::Open,
+            () if swept >= SWEEP_ROWS => End::Again,
+            () if fetched.len() < wanted => End::Empty,
+            () => End::More,
+        };
+        self.swept = Some(swept);
+        if end != End::More {
+            self.end().await?;
+        }
+        Ok(Batch { rows, end })
+    }
+
+    /// As many rows as fit into a batch: a power of two, so that few statements are prepared.
+    fn wanted(&self) -> usize {
+        let fit = (self.batch_bytes / self.row_bytes).clamp(1, self.batch_rows);
+        match fit == self.batch_rows {
+            true => fit,
+            false => 1 << fit.ilog2(),
+        }
+    }
+
+    async fn begin(&mut self, without: &[String]) -> Result<(), Trouble> {
+        run(&mut self.connection, "BEGIN READ ONLY".to_owned()).await?;
+        self.swept = Some(0);
+        sqlx::query(sqlx::AssertSqlSafe(self.statements.sweep.clone()))
+            .bind(without)
+            .execute(&mut self.connection)
+            .await
+            .map_err(trouble)?;
+        Ok(())
+    }
+
+    async fn end(&mut self) -> Result<(), Trouble> {
+        if self.swept.take().is_some() {
+            run(&mut self.connection, "COMMIT".to_owned()).await?;
+        }
+        Ok(())
+    }
+
+    fn row_of(&self, row: &PgRow) -> Result<Row, sqlx::Error> {
+        let place: &str = row.try_get(at::PLACE)?;
+        let xid: i64 = row.try_get(at::XID)?;
+        let additional = self.statements.additional.iter().enumerate();
+        let additional = additional.map(|(index, kind)| {
+            let text: Option<String> = row.try_get(at::ADDITIONAL + index)?;
+            Ok(column_of(text, *kind))
+        });
+        Ok(Row {
+            place: place_of(place, xid)
+                .ok_or_else(|| sqlx::Error::Protocol(format!("no place of a row: {place}")))?,
+            id: row.try_get(at::ID)?,
+            route: row.try_get(at::ROUTE)?,
+            key: row.try_get(at::KEY)?,
+            kind: row.try_get(at::KIND)?,
+            payload: self.payload_of(row)?,
+            timestamp: row.try_get(at::TIMESTAMP)?,
+            schema_version: row.try_get(at::SCHEMA_VERSION)?,
+            additional: additional.collect::<Result<_, sqlx::Error>>()?,
+        })
+    }
+
+    fn payload_of(&self, row: &PgRow) -> Result<Payload, sqlx::Error> {
+        if row.try_get_raw(at::PAYLOAD)?.is_null() {
+            return Ok(Payload::Null);
+        }
+        Ok(match self.statements.payload {
+            ColumnKind::Bytes => Payload::Binary(row.try_get(at::PAYLOAD)?),
+            ColumnKind::Json => Payload::Json(row.try_get(at::PAYLOAD)?),
+            _ => Payload::Text(row.try_get(at::PAYLOAD)?),
+        })
+    }
+}
+
+impl Reader for PostgresReader {
+    fn next<'a>(&'a mut self, without: &'a [String]) -> BoxFuture<'a, Result<Batch, Trouble>> {
+        Box::pin(self.read(without))
+    }
+
+    fn abandon(&mut self) -> BoxFuture<'_, Result<(), Trouble>> {
+        Box::pin(self.end())
+    }
+}
+
+fn column_of(text: Option<String>, kind: ColumnKind) -> Column {
+    match (text, kind) {
+        (None, _) => Column::Null,
+        (
+            Some(text),
+            ColumnKind::Integer | ColumnKind::Number | ColumnKind::Boolean | ColumnKind::Json,
+        ) => Column::Json(text),
+        (Some(text), _) => Column::Text(text),
+    }
+}
+
+/// `(block,offset)`, as a tuple's place is written.
+fn place_of(text: &str, xid: i64) -> Option<Place> {
+    let inner = text.strip_prefix('(')?.strip_suffix(')')?;
+    let (block, offset) = inner.split_once(',')?;
+    Some(Place::Tuple {
+        block: block.parse().ok()?,
+        offset: offset.parse().ok()?,
+        xid: u32::try_from(xid).ok()?,
+    })
+}
