@@ -27,6 +27,8 @@ use crate::http::SharedLimits;
 use crate::ingest::{Accept, Admission, Rules};
 use crate::redelivery::{Letters, Replays, keep};
 use crate::sink::{self, Sink};
+use crate::source::outbox_table::{State, Surroundings as SourceSurroundings};
+use crate::source::{SourceReport, Tables};
 use crate::telemetry::accounting::Accounting;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::report::{DestinationReport, Readiness, Report};
@@ -46,6 +48,8 @@ pub struct App {
     pub dispatcher: Dispatcher,
     /// The record of attempts.
     pub attempts: AttemptLog,
+    /// Tables that are read.
+    pub tables: Tables,
     /// Dead letters, and what operators do with them.
     pub letters: Letters,
     /// Old events that are delivered anew.
@@ -164,15 +168,25 @@ impl App {
             sinks,
         }));
         let followed = Arc::clone(&in_force);
+        let accept = Accept::new(
+            store.clone(),
+            admission,
+            rules,
+            Arc::clone(&ports.clock),
+            Arc::clone(&ports.entropy),
+            Arc::clone(&metrics),
+        );
+        let tables = Tables::start(
+            &in_force.load().config.sources,
+            SourceSurroundings {
+                accept: accept.clone(),
+                clock: Arc::clone(&ports.clock),
+                entropy: ports.entropy,
+            },
+        );
         let app = Arc::new(Self {
-            accept: Accept::new(
-                store.clone(),
-                admission,
-                rules,
-                Arc::clone(&ports.clock),
-                ports.entropy,
-                Arc::clone(&metrics),
-            ),
+            accept,
+            tables,
             auth: Auth::new(
                 Arc::clone(store.catalog()),
                 openness,
@@ -225,6 +239,7 @@ impl App {
     pub async fn stop(&self, grace: Duration) {
         self.announce_stop();
         wayhold_store::failpoint!("stop.begun");
+        self.tables.stop(grace).await;
         tokio::join!(self.replays.stop(grace), self.dispatcher.stop(grace));
         wayhold_store::failpoint!("stop.lanes-stopped");
         let (store, attempts) = (self.store.clone(), self.attempts.clone());
@@ -309,6 +324,7 @@ impl App {
             generations,
             recovery: Arc::clone(&self.recovery),
             destinations,
+            sources: self.tables.report(),
             replays: self.replays.counts(),
         })
     }
@@ -321,6 +337,8 @@ impl App {
             self.store.shards(),
         ));
         health.degraded.extend(self.accept.admission().findings());
+        let sources = self.tables.report();
+        health.degraded.extend(sources.iter().filter_map(unwell));
         Readiness::decide(health, stopping, self.auth.openness(), lanes)
     }
 
@@ -334,6 +352,26 @@ impl App {
             }
         });
         futures_util::future::join_all(asked).await
+    }
+}
+
+/// What to know of a source that does not read, or leaves rows where they are.
+fn unwell(source: &SourceReport) -> Option<String> {
+    let (name, snapshot) = (&source.name, &source.snapshot);
+    let state = snapshot.state;
+    match state {
+        State::Unfit | State::Stopped => Some(format!(
+            "source {name} reads nothing ({}); `wayhold sources check {name}` says why",
+            state.name()
+        )),
+        State::Connecting if snapshot.reason.is_some() => {
+            Some(format!("source {name} does not reach its database"))
+        }
+        _ if snapshot.refused > 0 => Some(format!(
+            "source {name} holds {} refused rows; GET /v1/sources names them",
+            snapshot.refused
+        )),
+        _ => None,
     }
 }
 

@@ -21,6 +21,7 @@ pub mod explain;
 pub mod health;
 pub mod replays;
 pub mod shards;
+pub mod sources;
 pub mod status;
 pub mod tokens;
 pub mod trial;

@@ -6,7 +6,7 @@ use axum::Router;
 
 use super::{
     audit, backups, config, dead_letters, destinations, explain, health, lookup, replays, shards,
-    status, tokens,
+    sources, status, tokens,
 };
 use crate::app::App;
 use crate::http::{pages, unserved};
@@ -20,6 +20,7 @@ pub fn api(app: &Arc<App>) -> Router {
         .merge(dead_letters::routes())
         .merge(replays::routes())
         .merge(shards::routes())
+        .merge(sources::routes())
         .merge(status::routes())
         .merge(tokens::routes())
         .merge(audit::routes())

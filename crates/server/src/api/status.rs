@@ -15,6 +15,7 @@ use wayhold_model::admission::Measure;
 use super::attempts::RecordBody;
 use super::caller::{Caller, Read};
 use super::destinations::DestinationBody;
+use super::sources::SourceBody;
 use crate::app::App;
 use crate::http::Problem;
 use crate::ingest::LimitReport;
@@ -56,6 +57,8 @@ pub struct StatusBody {
     limits: Vec<LimitBody>,
     accounting: WholeAccountingBody,
     destinations: Vec<StandingBody>,
+    /// Tables that are read.
+    sources: Vec<SourceBody>,
     store: StoreBody,
     /// The record of attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -219,6 +222,11 @@ impl StatusBody {
                 .destinations
                 .iter()
                 .map(|destination| StandingBody::new(destination, report.at, metrics))
+                .collect(),
+            sources: report
+                .sources
+                .iter()
+                .map(|source| SourceBody::new(source, report.at))
                 .collect(),
             attempts: None,
             store: StoreBody::new(report),

@@ -126,6 +126,7 @@ impl App {
                     .or_insert_with(|| Arc::clone(sink));
             }
         }
+        self.tables.follow(&config.sources, &changes).await;
         let since = self.clock.now();
         self.in_force.store(Arc::new(InForce {
             config,

@@ -26,6 +26,7 @@ pub mod replays;
 pub mod send;
 pub mod serve;
 pub mod shards;
+pub mod sources;
 pub mod status;
 pub mod store;
 pub mod tokens;
@@ -64,6 +65,7 @@ enum Command {
     DeadLetters(dead_letters::DeadLetters),
     Replays(replays::Replays),
     Shards(shards::Shards),
+    Sources(sources::Sources),
     Tokens(tokens::Tokens),
     Audit(audit::Audit),
     Ledger(ledger::Ledger),
@@ -94,6 +96,7 @@ impl Command {
             Self::Destinations(destinations) => block_on(destinations.run(output)),
             Self::DeadLetters(dead_letters) => block_on(dead_letters.run(output)),
             Self::Replays(replays) => block_on(replays.run(output)),
+            Self::Sources(sources) => block_on(sources.run(output)),
             Self::Shards(shards) => block_on(shards.run(output)),
             Self::Tokens(tokens) => block_on(tokens.run(output)),
             Self::Audit(audit) => block_on(audit.run(output)),

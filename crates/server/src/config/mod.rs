@@ -44,5 +44,6 @@ pub(crate) use setting::{Choice, Faults, Setting, text_of};
 pub use settings::{
     Config, IngestConfig, LogConfig, LogFormat, NetworkConfig, ParseMode, Route, Unmatched,
 };
+pub use source::outbox_table::{Database, Mode};
 pub use source::{OutboxTableConfig, SourceConfig, Sources};
 pub(crate) use tree::Node;

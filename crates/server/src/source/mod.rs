@@ -2,3 +2,7 @@
 //! suggested reading order.
 
 pub mod outbox_table;
+
+mod tables;
+
+pub use tables::{SourceReport, Tables};

@@ -20,6 +20,7 @@ use super::histogram::Reading;
 use super::metrics::{DestinationMetrics, Metrics, Refusal, ReloadResult};
 use super::report::Report;
 use crate::dispatch::LaneState;
+use crate::source::outbox_table::State;
 
 pub use prometheus_text::CONTENT_TYPE;
 
@@ -52,6 +53,7 @@ impl Collector for Scrape {
         limits(&mut page, &self.report)?;
         attempts(&mut page, &self.metrics.destinations())?;
         destinations(&mut page, &self.report)?;
+        sources(&mut page, &self.report)?;
         store(&mut page, &self.report)?;
         shards(&mut page, &self.report)?;
         process(&mut page, &self.metrics, &self.report)
@@ -205,6 +207,57 @@ fn destinations(page: &mut Page<'_>, report: &Report) -> fmt::Result {
             })
         }),
     )
+}
+
+/// The tables that are read; none, none are shown.
+fn sources(page: &mut Page<'_>, report: &Report) -> fmt::Result {
+    page.counter(
+        "source_rows_accepted",
+        "Rows of the source's table that became events",
+        report
+            .sources
+            .iter()
+            .map(|one| (of_source(&one.name), one.snapshot.accepted)),
+    )?;
+    page.gauge(
+        "source_lag_rows",
+        "Rows that wait in the source's table",
+        report.sources.iter().filter_map(|one| {
+            let rows = one.snapshot.lag?.rows;
+            Some((of_source(&one.name), count(rows)))
+        }),
+    )?;
+    page.gauge(
+        "source_oldest_row_age_seconds",
+        "Age of the oldest row that waits in the source's table",
+        report.sources.iter().map(|one| {
+            let age = one.snapshot.oldest_row_age(report.at);
+            (of_source(&one.name), age.as_secs_f64())
+        }),
+    )?;
+    page.gauge(
+        "source_refused_rows",
+        "Rows that were refused and stay in the source's table",
+        report
+            .sources
+            .iter()
+            .map(|one| (of_source(&one.name), count(one.snapshot.refused as u64))),
+    )?;
+    let states = report.sources.iter().flat_map(|one| {
+        State::ALL.map(|state| {
+            let labels = [("source", one.name.as_str()), ("state", state.name())];
+            (labels, u64::from(one.snapshot.state == state))
+        })
+    });
+    page.gauge(
+        "source_state",
+        "1 for the state a source is in, 0 for the others",
+        states,
+    )
+}
+
+fn of_source(source: &str) -> [(&'static str, &str); 1] {
+    [("source", source)]
 }
 
 fn store(page: &mut Page<'_>, report: &Report) -> fmt::Result {

@@ -12,6 +12,7 @@ use super::accounting::Accounting;
 use crate::auth::Openness;
 use crate::dispatch::{LaneSnapshot, LaneState};
 use crate::ingest::LimitReport;
+use crate::source::SourceReport;
 
 /// The server at one moment.
 #[derive(Clone, Debug)]
@@ -38,6 +39,8 @@ pub struct Report {
     pub recovery: Arc<Recovery>,
     /// Every destination that is configured or still owed something, by name.
     pub destinations: Vec<DestinationReport>,
+    /// Tables that are read, by name.
+    pub sources: Vec<SourceReport>,
     /// Replays that have not ended, by their state.
     pub replays: Vec<(ReplayState, u64)>,
 }
@@ -151,6 +154,8 @@ pub(crate) mod tests {
     use wayhold_store::LaneTotals;
 
     use super::*;
+    use crate::config::Mode;
+    use crate::source::outbox_table::{Lag, Snapshot};
 
     pub(crate) fn lane(name: &str, state: LaneState) -> LaneSnapshot {
         LaneSnapshot {
@@ -196,6 +201,16 @@ pub(crate) mod tests {
             figures: Figures::default(),
             generations: Vec::new(),
             recovery: Arc::default(),
+            sources: vec![SourceReport {
+                name: "erp".to_owned(),
+                database: "postgres",
+                table: "outboxevent".to_owned(),
+                mode: Mode::Poll,
+                snapshot: Snapshot {
+                    lag: Some(Lag::default()),
+                    ..Snapshot::beginning(Timestamp::EPOCH)
+                },
+            }],
             replays: vec![(ReplayState::Running, 2), (ReplayState::Paused, 0)],
             destinations: destinations
                 .iter()

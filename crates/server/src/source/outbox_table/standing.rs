@@ -88,6 +88,21 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// A source that begins now.
+    pub(crate) fn beginning(now: Timestamp) -> Self {
+        Self {
+            state: State::Connecting,
+            reason: None,
+            since: now,
+            accepted: 0,
+            refused: 0,
+            refused_rows: Vec::new(),
+            lag: None,
+            counted_at: None,
+            behind_since: None,
+        }
+    }
+
     /// How old the oldest waiting row is: by the table's own times, else as long as rows have been seen
     /// waiting.
     pub fn oldest_row_age(&self, now: Timestamp) -> std::time::Duration {
@@ -106,17 +121,7 @@ pub struct Standing(Mutex<Snapshot>);
 impl Standing {
     /// A source that begins now.
     pub(super) fn new(now: Timestamp) -> Self {
-        Self(Mutex::new(Snapshot {
-            state: State::Connecting,
-            reason: None,
-            since: now,
-            accepted: 0,
-            refused: 0,
-            refused_rows: Vec::new(),
-            lag: None,
-            counted_at: None,
-            behind_since: None,
-        }))
+        Self(Mutex::new(Snapshot::beginning(now)))
     }
 
     /// How it is at this moment.
