@@ -7,6 +7,7 @@ pub mod io_errors;
 pub mod kill;
 pub mod model;
 pub mod mutants;
+pub mod outbox_table;
 pub mod power_cut;
 pub mod reshard;
 pub mod sources;

@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use wayhold_torture::{Verdict, crash_points, io_errors, kill, model, mutants, power_cut, reshard};
+use wayhold_torture::{
+    Verdict, crash_points, io_errors, kill, model, mutants, outbox_table, power_cut, reshard,
+};
 
 /// Tries by force whether the promises hold. Exit code 0: they held; 1: one broke (as it must under
 /// `--control`); 2: it could not be told.
@@ -26,6 +28,8 @@ enum Kind {
     Model(model::Arguments),
     /// Planted product faults, each of which some harness must find.
     Mutants(mutants::Arguments),
+    /// Rows of an outbox table are read while reader, database and the link between them fail.
+    OutboxTable(outbox_table::Arguments),
     /// The power of the machine fails under load, on a real filesystem.
     PowerCut(power_cut::Arguments),
     /// The number of shards changes under load, with kills.
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
         Kind::Kill(arguments) => kill::run(&arguments),
         Kind::Model(arguments) => model::run(&arguments),
         Kind::Mutants(arguments) => mutants::run(&arguments),
+        Kind::OutboxTable(arguments) => outbox_table::run(&arguments),
         Kind::PowerCut(arguments) => power_cut::run(&arguments),
         Kind::Reshard(arguments) => reshard::run(&arguments),
     };

@@ -121,13 +121,8 @@ impl Server {
 
     /// The same with so many shards.
     pub fn prepare_sharded(folder: &Path, receiver: SocketAddr, store: &str, shards: u16) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let address = listener.local_addr().unwrap();
         let text = format!(
             r#"
-data = "data"
-listen = ["{address}"]
-
 [store]
 shards = {shards}
 {store}
@@ -163,11 +158,19 @@ when = 'type != "fault.archived"'
 to = ["archive", "hook"]
 "#
         );
-        write_configuration(folder, &text);
+        Self::configured(folder, &text)
+    }
+
+    /// The same with everything that the configuration says besides where its data is and where it listens.
+    pub fn configured(folder: &Path, text: &str) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let configuration = format!("data = \"data\"\nlisten = [\"{address}\"]\n{text}");
+        write_configuration(folder, &configuration);
         Self {
             folder: folder.to_owned(),
             address,
-            configuration: text,
+            configuration,
             program: binary().to_owned(),
             planted: None,
             patience: PATIENCE,
