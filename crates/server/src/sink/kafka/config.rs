@@ -16,6 +16,9 @@ pub struct KafkaConfig {
     pub topic: Template,
     /// How an event becomes a record.
     pub mode: KafkaMode,
+    /// Headers beside those of CloudEvents, each a template over attributes; an event that lacks one goes
+    /// without the header.
+    pub headers: Vec<(String, Template)>,
     /// Codec of record batches.
     pub compression: Compression,
     /// Settings handed through to librdkafka. All are treated as secrets, since many are.
@@ -74,6 +77,12 @@ impl Choice for Compression {
     ];
 }
 
+/// Most headers of a destination: as many extension attributes as an event may have are more than anybody reads.
+const HEADERS_MAX: usize = 64;
+
+/// Longest name of one, in bytes.
+const HEADER_NAME_BYTES_MAX: usize = 256;
+
 /// Most properties: librdkafka knows fewer than two hundred.
 const PROPERTIES_MAX: usize = 200;
 
@@ -100,12 +109,14 @@ impl KafkaConfig {
         }
         let topic = section.require("topic", "\"{type}\"");
         let mode = section.get("mode", KafkaMode::Binary);
+        let headers = section.table("headers", read_headers);
         let compression = section.get("compression", Compression::None);
         let properties = section.table("properties", read_properties);
         Some(Self {
             bootstrap_servers: bootstrap_servers?,
             topic: topic?,
             mode,
+            headers,
             compression,
             properties,
         })
@@ -119,6 +130,31 @@ fn is_server(text: &str) -> bool {
     let plain =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
     !host.is_empty() && host.chars().all(plain) && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+fn read_headers(section: &mut Section<'_, '_, '_>) -> Vec<(String, Template)> {
+    let names = section.keys();
+    if names.len() > HEADERS_MAX {
+        section.problem("", format!("expected at most {HEADERS_MAX} headers"));
+    }
+    let mut headers = Vec::new();
+    for name in names.into_iter().take(HEADERS_MAX) {
+        let template = section.find::<Template>(&name);
+        if name.is_empty() || name.len() > HEADER_NAME_BYTES_MAX || name.contains('\0') {
+            let expected = format!("expected a name of 1 to {HEADER_NAME_BYTES_MAX} bytes");
+            section.problem(&name, expected);
+        } else if is_ours(&name) {
+            section.problem(&name, "expected a header that no event sets by itself");
+        } else if let Some(template) = template {
+            headers.push((name, template));
+        }
+    }
+    headers
+}
+
+/// Whether records have this header by themselves.
+fn is_ours(name: &str) -> bool {
+    name.starts_with("ce_") || matches!(name, "content-type" | "wayhold_replay")
 }
 
 fn read_properties(section: &mut Section<'_, '_, '_>) -> BTreeMap<String, Secret> {

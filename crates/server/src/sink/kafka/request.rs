@@ -2,14 +2,17 @@
 
 use bytes::Bytes;
 use rdkafka::message::{Header, OwnedHeaders};
-use wayhold_model::{Event, StoredEvent};
+use wayhold_model::{AttributeValue, Event, StoredEvent};
 
-use super::config::KafkaMode;
+use super::config::{KafkaConfig, KafkaMode};
 use crate::sink::Attempt;
 use crate::sink::cloudevents::{STRUCTURED_CONTENT_TYPE, visit_attributes, write_structured};
 
 /// The header that tells which replay a record belongs to.
 const REPLAY_HEADER: &str = "wayhold_replay";
+
+/// The extension attribute by which an event without data says that its key is gone.
+const TOMBSTONE: &str = "tombstone";
 
 /// One record, without its topic.
 pub(super) struct Record {
@@ -17,8 +20,9 @@ pub(super) struct Record {
     pub(super) key: Option<String>,
     /// Attributes, in UTF-8 as they are.
     pub(super) headers: OwnedHeaders,
-    /// Never null, which would delete in a compacted topic: an event without data has an empty value.
-    pub(super) value: Bytes,
+    /// An event without data has an empty value. Null, which deletes in a compacted topic, it is only where the
+    /// event asks for that.
+    pub(super) value: Option<Bytes>,
     /// Milliseconds since the epoch.
     pub(super) timestamp: i64,
     /// Bytes of key, headers and value: what the client holds against `message.max.bytes`.
@@ -27,8 +31,8 @@ pub(super) struct Record {
 
 impl Record {
     /// The record of an attempt: that of its event, which says so where it is made for a replay.
-    pub(super) fn of_attempt(attempt: &Attempt, mode: KafkaMode) -> Self {
-        let mut record = Self::of(&attempt.event, mode);
+    pub(super) fn of_attempt(attempt: &Attempt, config: &KafkaConfig) -> Self {
+        let mut record = Self::of(&attempt.event, config);
         if let Some(replay) = attempt.replay {
             let mut headers = HeaderList {
                 headers: record.headers,
@@ -42,10 +46,10 @@ impl Record {
     }
 
     /// The record of this event.
-    fn of(stored: &StoredEvent, mode: KafkaMode) -> Self {
+    fn of(stored: &StoredEvent, config: &KafkaConfig) -> Self {
         let event = &*stored.event;
         let mut headers = HeaderList::default();
-        let value = match mode {
+        let value = match config.mode {
             KafkaMode::Binary => {
                 let mut name_buffer = String::new();
                 visit_attributes(event, |name, text| {
@@ -57,18 +61,25 @@ impl Record {
                 if !event.content_type().is_empty() {
                     headers.push("content-type", event.content_type());
                 }
-                event.data().clone()
+                (!is_tombstone(event)).then(|| event.data().clone())
             }
             KafkaMode::Structured => {
                 headers.push("content-type", STRUCTURED_CONTENT_TYPE);
                 let mut value = Vec::with_capacity(event.size() + event.data().len() / 2 + 256);
                 write_structured(event, &mut value);
-                value.into()
+                Some(value.into())
             }
         };
+        for (name, template) in &config.headers {
+            if let Some(text) = template.render(event, None) {
+                headers.push(name, &text);
+            }
+        }
         let key = event.key().map(str::to_owned);
         Self {
-            size: key.as_ref().map_or(0, String::len) + headers.size + value.len(),
+            size: key.as_ref().map_or(0, String::len)
+                + headers.size
+                + value.as_ref().map_or(0, Bytes::len),
             key,
             headers: headers.headers,
             value,
@@ -102,6 +113,11 @@ impl HeaderList {
     }
 }
 
+/// Whether an event says that its key is gone. One that has data still says something else.
+fn is_tombstone(event: &Event) -> bool {
+    event.data().is_empty() && event.extension(TOMBSTONE) == Some(AttributeValue::Boolean(true))
+}
+
 /// The event's own time where it has one that lies between 1970 and its acceptance, else its
 /// acceptance: brokers refuse records from the future.
 fn timestamp_of(event: &Event, accepted_micros: u64) -> i64 {
@@ -116,9 +132,15 @@ fn timestamp_of(event: &Event, accepted_micros: u64) -> i64 {
 mod tests {
     use rdkafka::message::Headers as _;
     use wayhold_model::EventParts;
+    use wayhold_model::template::Template;
 
     use super::*;
     use crate::sink::contract::stored;
+    use crate::sink::kafka::rig::config;
+
+    fn binary() -> KafkaConfig {
+        config("127.0.0.1:9", "orders")
+    }
 
     fn parts() -> EventParts<'static> {
         EventParts {
@@ -145,7 +167,7 @@ mod tests {
 
     #[test]
     fn binary_mode_has_raw_attributes_as_headers_and_the_key_only_as_key() {
-        let record = Record::of(&stored(&parts()), KafkaMode::Binary);
+        let record = Record::of(&stored(&parts()), &binary());
         let expected = [
             ("ce_specversion", "1.0"),
             ("ce_id", "C234"),
@@ -159,9 +181,53 @@ mod tests {
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(headers_of(&record), expected);
         assert_eq!(
-            (record.key.as_deref(), &record.value[..]),
-            (Some("k1"), &b"<a/>"[..])
+            (record.key.as_deref(), record.value.as_deref()),
+            (Some("k1"), Some(&b"<a/>"[..]))
         );
+    }
+
+    #[test]
+    fn further_headers_are_templates_and_one_without_a_value_is_left_out() {
+        let template = |text: &str| Template::parse_attributes(text).unwrap();
+        let config = KafkaConfig {
+            headers: vec![
+                ("id".to_owned(), template("{id}")),
+                ("eventType".to_owned(), template("v1.{comexampleother}")),
+                ("tenant".to_owned(), template("{tenant}")),
+            ],
+            ..binary()
+        };
+        let own = Record::of(&stored(&parts()), &binary());
+        let record = Record::of(&stored(&parts()), &config);
+        let mut expected = headers_of(&own);
+        expected.push(("id".to_owned(), "C234".to_owned()));
+        expected.push(("eventType".to_owned(), "v1.5".to_owned()));
+        assert_eq!(headers_of(&record), expected);
+        assert_eq!(record.size, own.size + "idC234eventTypev1.5".len());
+    }
+
+    #[test]
+    fn only_an_event_without_data_that_asks_for_it_has_no_value() {
+        let structured = KafkaConfig {
+            mode: KafkaMode::Structured,
+            ..binary()
+        };
+        for (extensions, data, config, is_null) in [
+            (r#"{"tombstone":true}"#, "", binary(), true),
+            (r#"{"tombstone":true}"#, "", structured, false),
+            (r#"{"tombstone":true}"#, "<a/>", binary(), false),
+            (r#"{"tombstone":false}"#, "", binary(), false),
+            (r#"{"tombstone":"true"}"#, "", binary(), false),
+            ("{}", "", binary(), false),
+        ] {
+            let parts = EventParts {
+                extensions,
+                data: Bytes::from_static(data.as_bytes()),
+                ..parts()
+            };
+            let record = Record::of(&stored(&parts), &config);
+            assert_eq!(record.value.is_none(), is_null, "{extensions} {data:?}");
+        }
     }
 
     #[test]
@@ -176,8 +242,8 @@ mod tests {
                 finish.clone(),
             )
         };
-        let own = Record::of_attempt(&attempt(), KafkaMode::Binary);
-        let again = Record::of_attempt(&attempt().of_replay(42), KafkaMode::Binary);
+        let own = Record::of_attempt(&attempt(), &binary());
+        let again = Record::of_attempt(&attempt().of_replay(42), &binary());
         let mut expected = headers_of(&own);
         expected.push(("wayhold_replay".to_owned(), "42".to_owned()));
         assert_eq!(headers_of(&again), expected);
@@ -186,13 +252,17 @@ mod tests {
 
     #[test]
     fn structured_mode_is_one_json_object() {
-        let record = Record::of(&stored(&parts()), KafkaMode::Structured);
+        let config = KafkaConfig {
+            mode: KafkaMode::Structured,
+            ..binary()
+        };
+        let record = Record::of(&stored(&parts()), &config);
         let content_type = (
             "content-type".to_owned(),
             STRUCTURED_CONTENT_TYPE.to_owned(),
         );
         assert_eq!(headers_of(&record), [content_type]);
-        let parsed: serde_json::Value = serde_json::from_slice(&record.value).unwrap();
+        let parsed: serde_json::Value = serde_json::from_slice(&record.value.unwrap()).unwrap();
         assert_eq!(parsed["data"], "<a/>");
     }
 
@@ -207,7 +277,7 @@ mod tests {
             ("yesterday", ACCEPTED),
             ("", ACCEPTED),
         ] {
-            let record = Record::of(&stored(&EventParts { time, ..parts() }), KafkaMode::Binary);
+            let record = Record::of(&stored(&EventParts { time, ..parts() }), &binary());
             assert_eq!(record.timestamp, expected, "{time}");
         }
     }

@@ -31,6 +31,7 @@ pub(super) fn config(bootstrap_servers: &str, topic: &str) -> KafkaConfig {
         bootstrap_servers: bootstrap_servers.to_owned(),
         topic: Template::parse_attributes(topic).unwrap(),
         mode: KafkaMode::Binary,
+        headers: Vec::new(),
         compression: Compression::None,
         properties: BTreeMap::new(),
     }

@@ -220,11 +220,13 @@ impl Shared {
         ticket: Ticket,
         flight: &Flight,
     ) -> Result<(), (KafkaError, usize)> {
-        let record = Record::of_attempt(&flight.attempt, self.config.mode);
+        let record = Record::of_attempt(&flight.attempt, &self.config);
         let mut sent = BaseRecord::with_opaque_to(&flight.topic, ticket)
-            .payload(&record.value[..])
             .headers(record.headers)
             .timestamp(record.timestamp);
+        if let Some(value) = &record.value {
+            sent = sent.payload(&value[..]);
+        }
         if let Some(key) = &record.key {
             sent = sent.key(key.as_bytes());
         }
@@ -292,7 +294,7 @@ impl Shared {
     fn outcome_of_report(&self, code: RDKafkaErrorCode, flight: &Flight) -> Outcome {
         let reported = Reported {
             topic: &flight.topic,
-            size: Record::of_attempt(&flight.attempt, self.config.mode).size,
+            size: Record::of_attempt(&flight.attempt, &self.config).size,
             alone: flight.alone,
             one_of_several: self.config.has_several_topics(),
         };
