@@ -7,6 +7,7 @@ pub mod payload;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod load;
+pub mod postgres;
 pub mod serve;
 pub mod store;
 pub mod webhook;

@@ -8,18 +8,24 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::broker::Broker;
 use super::control;
 use super::part::{Part, Round};
 use super::plan::Plan;
 use super::quantile::Buckets;
 use super::series::Figures;
+use super::service::{Kind, Service};
 use super::verdict::{Derived, Target};
 use crate::BenchError;
 use crate::kafka::topic;
 use crate::process::{Server, load, produce};
 use crate::serve::DESTINATION;
 
+/// The broker.
+const KAFKA: Kind = Kind {
+    name: "kafka",
+    variable: "WAYHOLD_TEST_KAFKA",
+    figures: "kafka.* and end_to_end.*",
+};
 /// Partitions of each topic.
 const PARTITIONS: i32 = 12;
 /// Tasks of the producers to compare with, by name.
@@ -73,10 +79,10 @@ pub const PART: Part = Part {
 /// Every round, if there is a broker.
 fn measure(first: &Round<'_>, figures: &mut Figures) -> Result<(), BenchError> {
     let (plan, folder) = (first.plan, first.data()?);
-    let Some(broker) = Broker::find(folder.path(), !plan.is_smoke)? else {
+    let Some(broker) = Service::find(KAFKA, folder.path(), !plan.is_smoke)? else {
         return Ok(());
     };
-    let bootstrap = broker.bootstrap.as_str();
+    let bootstrap = broker.address.as_str();
     let many = Side::start(plan, bootstrap, "many-keys", folder.path())?;
     let one = Side::start(plan, bootstrap, "one-key", folder.path())?;
     let whole = Side::start(plan, bootstrap, "end-to-end", folder.path())?;

@@ -22,10 +22,11 @@ pub mod backlog;
 pub mod cold;
 pub mod restart;
 
-#[cfg(feature = "kafka")]
-pub mod broker;
+pub mod service;
+
 #[cfg(feature = "kafka")]
 pub mod kafka;
+pub mod outbox;
 
 pub mod crowd;
 pub mod webhook;

@@ -49,6 +49,8 @@ pub struct Plan {
     /// Events that tell how many a crowd that is well takes, and seconds at a share of that.
     pub crowd_events: u64,
     pub crowd_seconds: f64,
+    /// Rows of an outbox table.
+    pub outbox_rows: u64,
     /// Whether figures mean nothing.
     pub is_smoke: bool,
 }
@@ -86,6 +88,7 @@ impl Plan {
             crowd_bad: 100,
             crowd_events: 40_000,
             crowd_seconds: 8.0,
+            outbox_rows: 200_000,
             is_smoke: false,
         }
     }
@@ -122,6 +125,7 @@ impl Plan {
             crowd_bad: 10,
             crowd_events: 1_000,
             crowd_seconds: 0.5,
+            outbox_rows: 4_000,
             is_smoke: true,
         }
     }

@@ -53,6 +53,9 @@ pub struct Args {
     /// So many of the crowd are bad.
     #[arg(long, default_value_t = 0)]
     pub bad: u64,
+    /// Wayhold reads the table `outboxevent` of the database whose URL this file holds.
+    #[arg(long)]
+    pub outbox: Option<PathBuf>,
     /// What the receiver answers.
     #[arg(long, default_value_t = 204)]
     pub status: u16,

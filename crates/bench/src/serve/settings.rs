@@ -21,7 +21,7 @@ pub fn settings(args: &Args) -> Result<Loaded, BenchError> {
     let file = args.data.join("wayhold.toml");
     // Tables of a file may come in any order.
     let destinations = crowd::destinations(args).unwrap_or_else(|| destination(args) + ROUTE);
-    std::fs::write(&file, destinations + &limits(args))?;
+    std::fs::write(&file, destinations + &limits(args) + &source(args))?;
     let overrides = Overrides {
         data: Some(args.data.join("data")),
         listen: vec![ListenAddr::Tcp(args.listen)],
@@ -43,6 +43,17 @@ fn limits(args: &Args) -> String {
         .retention_bytes
         .map(|bytes| format!("[retention]\nbytes = \"{bytes} B\"\n"));
     store.into_iter().chain(retention).collect()
+}
+
+/// A table that is read.
+fn source(args: &Args) -> String {
+    let file = args.outbox.as_ref();
+    file.map_or_else(String::new, |file| {
+        format!(
+            "[sources.bench]\nkind = \"outbox_table\"\nurl = {{ file = {file:?} }}\n\
+             table = \"outboxevent\"\n"
+        )
+    })
 }
 
 #[cfg(feature = "kafka")]

@@ -35,17 +35,50 @@ impl Counters {
 
 /// User and system time of a process, by id or `self`.
 pub fn cpu(process: &str) -> Result<Duration, BenchError> {
+    let fields = stat_fields(process)?;
+    Ok(ticks(fields.iter().skip(UTIME).take(2)))
+}
+
+/// User and system time of a process and all of its children, those that have ended included.
+pub fn cpu_of_family(parent: u32) -> Result<Duration, BenchError> {
+    let fields = stat_fields(&parent.to_string())?;
+    let mut time = ticks(fields.iter().skip(UTIME).take(4));
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(process) = name.to_str().filter(|name| name.parse::<u32>().is_ok()) else {
+            continue;
+        };
+        // One that ends meanwhile is counted with its parent the next time.
+        let fields = stat_fields(process).unwrap_or_default();
+        if fields
+            .get(PARENT)
+            .is_some_and(|of| *of == parent.to_string())
+        {
+            time += ticks(fields.iter().skip(UTIME).take(2));
+        }
+    }
+    Ok(time)
+}
+
+/// Where the parent stands among the fields, and where the times begin: its own user and system time, then that of
+/// children that it has buried.
+const PARENT: usize = 1;
+const UTIME: usize = 11;
+
+/// What the kernel says of a process, from its state on.
+fn stat_fields(process: &str) -> Result<Vec<String>, BenchError> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
     // The fields begin after the command's name, which may itself hold blanks and brackets.
     let (_, fields) = stat.rsplit_once(')').ok_or("no fields in /proc/PID/stat")?;
+    Ok(fields.split_whitespace().map(str::to_owned).collect())
+}
+
+fn ticks<'a>(fields: impl Iterator<Item = &'a String>) -> Duration {
     let ticks: u64 = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
         .map(|ticks| ticks.parse::<u64>().unwrap_or_default())
         .sum();
     let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
-    Ok(Duration::from_micros(ticks * 1_000_000 / ticks_per_second))
+    Duration::from_micros(ticks * 1_000_000 / ticks_per_second)
 }
 
 /// Bytes that a process caused to be written to disks, by id or `self`.
