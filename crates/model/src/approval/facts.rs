@@ -3,58 +3,8 @@
 use serde_json::{Value, json};
 
 use super::amount::Amount;
-use super::requirement::{Reversibility, Risk};
-
-/// What somebody who acts is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ActorKind {
-    /// A human being.
-    Person,
-    /// A program.
-    Service,
-    /// An AI model.
-    Model,
-    /// A rule of the configuration.
-    Rule,
-    /// The server itself.
-    System,
-}
-
-impl ActorKind {
-    /// Every kind.
-    pub const ALL: [Self; 5] = [
-        Self::Person,
-        Self::Service,
-        Self::Model,
-        Self::Rule,
-        Self::System,
-    ];
-
-    /// Name in JSON, records and conditions.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Person => "person",
-            Self::Service => "service",
-            Self::Model => "model",
-            Self::Rule => "rule",
-            Self::System => "system",
-        }
-    }
-
-    /// The kind of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-}
-
-/// Somebody who acts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Actor {
-    /// Unique name of the principal or rule.
-    pub name: String,
-    /// What it is.
-    pub kind: ActorKind,
-}
+use crate::command::{Reversibility, Risk};
+use crate::ledger::Actor;
 
 /// The facts of a command that policies may ask about.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,7 +39,7 @@ impl Facts {
             "kind": self.kind,
             "command_sha256": bound.to_string(),
             "amount": self.amount.map(|amount| amount.to_string()),
-            "principal": self.principal.name,
+            "principal": self.principal.id,
             "principal_type": self.principal.kind.name(),
             "labels": self.labels,
             "on_behalf_of": self.on_behalf_of,
@@ -98,5 +48,32 @@ impl Facts {
             "reversibility": self.reversibility.name(),
             "destination": self.destination,
         })
+    }
+}
+
+/// A command of an amount, for tests.
+#[cfg(test)]
+pub(super) fn facts_for_tests(amount: &Value) -> Facts {
+    Facts {
+        kind: "po_create".to_owned(),
+        amount: Amount::of_json(amount),
+        arguments: json!({ "amount": amount }),
+        principal: actor_for_tests("replenish", crate::ledger::ActorKind::Model),
+        labels: Vec::new(),
+        on_behalf_of: String::new(),
+        model: String::new(),
+        risk: Risk::Low,
+        reversibility: Reversibility::Reversible,
+        destination: "erp".to_owned(),
+    }
+}
+
+#[cfg(test)]
+pub(super) fn actor_for_tests(id: &str, kind: crate::ledger::ActorKind) -> Actor {
+    Actor {
+        kind,
+        id: id.to_owned(),
+        on_behalf_of: None,
+        auth: None,
     }
 }

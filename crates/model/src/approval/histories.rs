@@ -7,7 +7,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::facts::actor_for_tests as actor;
 use super::*;
+use crate::ledger::ActorKind;
 use crate::time::Timestamp;
 
 const HOUR: u64 = 3600;
@@ -201,13 +203,6 @@ impl Subject {
             self.request = request.and_then(|r| r.void(&why)).map(|p| p.request);
             self.open(&asked);
         }
-    }
-}
-
-fn actor(name: &str, kind: ActorKind) -> Actor {
-    Actor {
-        name: name.to_owned(),
-        kind,
     }
 }
 
@@ -410,11 +405,12 @@ fn run(ops: &[Op], amount: usize) -> Result<(), TestCaseError> {
         let taken = subject.decide(who, yes, seen);
         if taken {
             prop_assert!(waiting && right && oracle.may(who, subject.now), "{op:?}");
-            prop_assert!(!oracle.yes.contains(&who), "{op:?}");
             if yes {
+                prop_assert!(!oracle.yes.contains(&who), "twice: {op:?}");
                 prop_assert!(oracle.level >= 2, "nobody was asked: {op:?}");
                 oracle.yes.push(who);
             } else {
+                // Also by whoever said yes before: a change of mind is safe.
                 oracle.over = true;
             }
         } else if had_request {

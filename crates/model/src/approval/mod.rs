@@ -10,6 +10,7 @@ pub mod facts;
 pub mod quorum;
 pub mod requirement;
 
+pub mod limit;
 pub mod policy;
 pub mod question;
 
@@ -20,7 +21,8 @@ pub mod request;
 mod histories;
 
 pub use amount::Amount;
-pub use facts::{Actor, ActorKind, Facts};
+pub use facts::Facts;
+pub use limit::{Beyond, Limit, Per, Used};
 pub use policy::{Fault, Policies, Policy, Verdict};
 pub use question::Question;
 pub use quorum::{OnExpiry, Quorum, Seat};
@@ -28,7 +30,9 @@ pub use record::Record;
 pub use request::{
     Approver, Binding, Elapsed, Grant, Opened, Progress, Refusal, Release, Request, State, Void,
 };
-pub use requirement::{Requirement, Reversibility, Risk};
+pub use requirement::Requirement;
+
+pub use crate::command::{Reversibility, Risk};
 
 use std::fmt;
 

@@ -132,10 +132,9 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::amount::Amount;
-    use super::super::facts::{Actor, ActorKind};
+    use super::super::facts::facts_for_tests;
     use super::super::quorum::{OnExpiry, Quorum};
-    use super::super::requirement::{Reversibility, Risk};
+    use crate::command::{Reversibility, Risk};
     use super::*;
 
     fn policy(name: &str, when: &str, require: Requirement) -> Policy {
@@ -148,19 +147,9 @@ mod tests {
 
     fn facts(amount: Value, risk: Risk, reversibility: Reversibility) -> Facts {
         Facts {
-            kind: "po_create".to_owned(),
-            amount: Amount::of_json(&amount),
-            arguments: json!({ "amount": amount }),
-            principal: Actor {
-                name: "replenish".to_owned(),
-                kind: ActorKind::Model,
-            },
-            labels: Vec::new(),
-            on_behalf_of: String::new(),
-            model: String::new(),
             risk,
             reversibility,
-            destination: "erp".to_owned(),
+            ..facts_for_tests(&amount)
         }
     }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use cel::common::ast::Expr;
-use cel::common::types::{CelInt, CelString};
+use cel::common::types::CelString;
 use cel::common::value::{CowVal, Val};
 use cel::context::VariableResolver;
 use cel::parser::Expression;
@@ -138,7 +138,7 @@ impl VariableResolver for Scope<'_> {
         let facts = self.0;
         let text = match variable {
             "kind" => facts.kind.as_str(),
-            "principal" => &facts.principal.name,
+            "principal" => &facts.principal.id,
             "principal_type" => facts.principal.kind.name(),
             "on_behalf_of" => &facts.on_behalf_of,
             "model" => &facts.model,
@@ -180,9 +180,10 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    use super::super::facts::{Actor, ActorKind};
-    use super::super::requirement::{Reversibility, Risk};
+    use super::super::facts::actor_for_tests;
+    use crate::command::{Reversibility, Risk};
     use super::*;
+    use crate::ledger::ActorKind;
 
     fn facts() -> Facts {
         Facts {
@@ -192,10 +193,7 @@ mod tests {
                 "text": "600", "nothing": null,
             }),
             amount: Amount::parse("600"),
-            principal: Actor {
-                name: "replenish".to_owned(),
-                kind: ActorKind::Model,
-            },
+            principal: actor_for_tests("replenish", ActorKind::Model),
             labels: vec!["propose".to_owned(), "night".to_owned()],
             on_behalf_of: "anna".to_owned(),
             model: "some-model".to_owned(),

@@ -4,10 +4,10 @@
 use serde_json::{Value, json};
 
 use super::Digest;
-use super::facts::{Actor, ActorKind};
 use super::policy::Verdict;
 use super::request::{Approver, Refusal, Request, Void};
 use super::requirement::Requirement;
+use crate::ledger::Actor;
 
 /// A record to be written in the change that it describes.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,11 +21,8 @@ pub struct Record {
 }
 
 /// The server, where time or configuration caused something.
-pub(super) fn system() -> Actor {
-    Actor {
-        name: "wayhold".to_owned(),
-        kind: ActorKind::System,
-    }
+fn system() -> Actor {
+    Actor::system("approvals")
 }
 
 /// A policy was asked; a denial is evidence too.
@@ -90,7 +87,7 @@ pub(super) fn refused(
         by.actor.clone(),
         json!({
             "decision": decision,
-            "approver": by.actor.name,
+            "approver": by.actor.id,
             "channel": by.channel,
             "seen_sha256": seen.to_string(),
             "reason": refusal.code(),
@@ -152,7 +149,7 @@ fn decided(
         by.actor.clone(),
         json!({
             "decision": decision,
-            "approver": by.actor.name,
+            "approver": by.actor.id,
             "labels": by.labels,
             "channel": by.channel,
             "assurance": "token",

@@ -15,11 +15,11 @@
 use std::collections::BTreeSet;
 
 use super::Digest;
-use super::facts::{Actor, ActorKind};
 use super::policy::Verdict;
 use super::quorum::{OnExpiry, Quorum};
 use super::record::{self, Record};
 use super::requirement::Requirement;
+use crate::ledger::{Actor, ActorKind};
 use crate::time::Timestamp;
 
 /// Longest comment on a decision, in bytes: a paragraph.
@@ -308,12 +308,12 @@ impl Request {
     ) -> Result<Progress, Refusal> {
         self.may_decide(by, seen, now)?;
         let quorum = self.quorum().ok_or(Refusal::NobodyAsked)?;
-        if self.grants.iter().any(|grant| grant.who == by.actor.name) {
+        if self.grants.iter().any(|grant| grant.who == by.actor.id) {
             return Err(Refusal::AlreadyGranted);
         }
         let mut request = self.clone();
         request.grants.push(Grant {
-            who: by.actor.name.clone(),
+            who: by.actor.id.clone(),
             labels: by.labels.clone(),
             at: now,
             comment: comment.to_owned(),
@@ -466,7 +466,7 @@ impl Request {
         if by.actor.kind != ActorKind::Person {
             return Err(Refusal::NotAPerson);
         }
-        if self.excluded.contains(&by.actor.name) {
+        if self.excluded.contains(&by.actor.id) {
             return Err(Refusal::Requester);
         }
         if *seen != self.bound {

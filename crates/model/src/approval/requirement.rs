@@ -5,69 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::quorum::{OnExpiry, Quorum};
-
-/// How dangerous a kind of command is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Risk {
-    /// Goes without a person where no policy says otherwise.
-    Low,
-    /// Goes after an undo window.
-    Medium,
-    /// Needs one person.
-    High,
-    /// Needs two.
-    Critical,
-}
-
-/// Whether a command can be taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reversibility {
-    /// The same destination takes it back.
-    Reversible,
-    /// Another command makes up for it.
-    Compensatable,
-    /// Never.
-    Irreversible,
-}
-
-impl Risk {
-    /// Every risk.
-    pub const ALL: [Self; 4] = [Self::Low, Self::Medium, Self::High, Self::Critical];
-
-    /// Name in configuration, JSON and conditions.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-            Self::Critical => "critical",
-        }
-    }
-
-    /// The risk of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|risk| risk.name() == name)
-    }
-}
-
-impl Reversibility {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Reversible, Self::Compensatable, Self::Irreversible];
-
-    /// Name in configuration, JSON and conditions.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Reversible => "reversible",
-            Self::Compensatable => "compensatable",
-            Self::Irreversible => "irreversible",
-        }
-    }
-
-    /// The reversibility of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|it| it.name() == name)
-    }
-}
+use crate::command::{Reversibility, Risk};
 
 /// What must happen before a command is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::config::approving::ApprovingConfig;
 use crate::config::destination::DestinationConfig;
 use crate::config::environment::Environment;
 use crate::config::limits::Limits;
@@ -152,6 +153,7 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
         read_destinations(section, &network)
     });
     let routes = Route::read_all(section, &names);
+    let approving = ApprovingConfig::read(section, &names);
     if names.is_empty() {
         section.problem("destinations", "expected at least one destination");
         section.suggest("[destinations.NAME]".to_owned());
@@ -175,6 +177,7 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
         keys,
         routes,
         sources,
+        approving,
         network,
         log,
         destinations,

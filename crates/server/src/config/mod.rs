@@ -12,6 +12,7 @@ pub mod quantity;
 mod section;
 mod setting;
 
+pub mod approving;
 pub mod destination;
 pub mod limits;
 pub mod listen;
@@ -26,6 +27,7 @@ pub mod load;
 #[cfg(test)]
 mod tests;
 
+pub use approving::ApprovingConfig;
 pub use destination::{
     DeliveryPolicy, DestinationConfig, DestinationName, OnDeadLetter, OnFailure, Recorded,
     SinkConfig,

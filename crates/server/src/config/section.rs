@@ -349,6 +349,12 @@ impl<'t, 'e> Section<'t, '_, 'e> {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
+    /// Whether a key is set to a table.
+    pub(crate) fn is_table(&self, key: &str) -> bool {
+        let node = self.table.and_then(|table| table.get(key));
+        node.is_some_and(|node| matches!(node.value, Value::Table(_)))
+    }
+
     /// How many cores the process has.
     pub(crate) fn cores(&self) -> usize {
         self.reading.environment.cores()

@@ -14,6 +14,7 @@ use wayhold_model::route::{ROUTES_MAX, RouteRule, Router};
 use wayhold_model::shard_map::{SHARDS_MAX, shards_for};
 use wayhold_store::attempt_log::RecordOptions;
 
+use crate::config::approving::ApprovingConfig;
 use crate::config::destination::{DestinationConfig, DestinationName};
 use crate::config::limits::Limits;
 use crate::config::listen::ListenAddr;
@@ -49,6 +50,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// Ways in that are told apart, and tables that are read.
     pub sources: Sources,
+    /// Who must say yes to what, and how much may be asked for.
+    pub approving: ApprovingConfig,
     /// Private networks that webhooks may reach.
     pub network: NetworkConfig,
     /// Logs.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::facts::actor_for_tests;
 use super::*;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -51,10 +52,7 @@ fn asked(requirement: Requirement) -> Request {
 
 fn somebody(name: &str, kind: ActorKind, labels: &[&str]) -> Approver {
     Approver {
-        actor: Actor {
-            name: name.to_owned(),
-            kind,
-        },
+        actor: actor_for_tests(name, kind),
         labels: labels.iter().map(|&label| label.to_owned()).collect(),
         channel: "api",
     }
@@ -206,10 +204,7 @@ fn expiry_denies_or_asks_more_people_once() {
 
 #[test]
 fn a_request_that_is_void_decides_nothing() {
-    let by = Actor {
-        name: "emil".to_owned(),
-        kind: ActorKind::Person,
-    };
+    let by = actor_for_tests("emil", ActorKind::Person);
     let request = asked(Requirement::people(1));
     for (why, kind, state) in [
         (

@@ -1,0 +1,222 @@
+//! Who must say yes to what: `[[approvals]]`, the policies; `[approval_requests]`, where requests are announced; and
+//! `[[command_limits]]`, how much may be asked for at all.
+
+use std::time::Duration;
+
+use wayhold_model::approval::limit::{LIMITS_MAX, WITHIN_MAX, WITHIN_MIN};
+use wayhold_model::approval::policy::POLICIES_MAX;
+use wayhold_model::approval::quorum::SEATS_MAX;
+use wayhold_model::approval::requirement::{EXPIRES_DEFAULT, WAIT_MAX, WINDOW_DEFAULT};
+use wayhold_model::approval::{
+    Amount, Limit, OnExpiry, Per, Policies, Policy, Question, Quorum, Requirement,
+};
+
+use crate::config::destination::DestinationName;
+use crate::config::section::Section;
+use crate::config::setting::{Choice, Faults, Setting, text_of};
+use crate::config::tree::{Node, Value};
+
+/// Shortest undo window and wait: below, nobody could have decided.
+const WAIT_MIN: Duration = Duration::from_secs(1);
+
+/// Everything that decides whether a command may leave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApprovingConfig {
+    /// The policies, in the order in which they are asked.
+    pub policies: Policies,
+    /// The destination that requests are announced to, as events.
+    pub requests_to: Option<DestinationName>,
+    /// Limits on what is asked for.
+    pub limits: Vec<Limit>,
+}
+
+/// The words of `require` where it is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Auto,
+    Delayed,
+    Deny,
+}
+
+impl Choice for Word {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("delayed", Self::Delayed),
+        ("deny", Self::Deny),
+    ];
+}
+
+impl Choice for Per {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("principal", Self::Principal),
+        ("kind", Self::Kind),
+        ("destination", Self::Destination),
+    ];
+}
+
+impl Setting for Question {
+    fn read(node: &Node) -> Result<Self, Faults> {
+        let text = text_of(node).ok_or_else(|| {
+            Faults::new("expected a condition such as 'kind == \"po_create\" && amount > 500'")
+        })?;
+        Self::compile(text).map_err(Faults::new)
+    }
+
+    fn show(&self) -> serde_json::Value {
+        self.text().into()
+    }
+}
+
+/// A number, or a text that holds one where it must be exact.
+impl Setting for Amount {
+    fn read(node: &Node) -> Result<Self, Faults> {
+        let amount = match &node.value {
+            Value::Integer(number) => Self::parse(&number.to_string()),
+            Value::Fraction(number) => Self::parse(&number.to_string()),
+            _ => text_of(node).and_then(Self::parse),
+        };
+        let amount = amount.filter(|amount| *amount > Self::ZERO);
+        amount.ok_or_else(|| Faults::new("expected an amount above 0, such as 500 or \"499.99\""))
+    }
+
+    fn show(&self) -> serde_json::Value {
+        match self.whole() {
+            Some(whole) => whole.into(),
+            None => self.to_string().into(),
+        }
+    }
+}
+
+impl ApprovingConfig {
+    /// Reads the three; `destinations` are the names that are configured.
+    pub(super) fn read(section: &mut Section<'_, '_, '_>, destinations: &[String]) -> Self {
+        Self {
+            policies: read_policies(section),
+            requests_to: section.table("approval_requests", |section| {
+                read_destination(section, destinations)
+            }),
+            limits: section.tables("command_limits", LIMITS_MAX, |section| {
+                let name = section.find("name");
+                let name = name.unwrap_or_else(|| section.path().to_owned());
+                read_limit(name, section)
+            }),
+        }
+    }
+}
+
+/// Reads `[[approvals]]`; also of a file that holds nothing else.
+pub(crate) fn read_policies(section: &mut Section<'_, '_, '_>) -> Policies {
+    let policies = section.tables("approvals", POLICIES_MAX, |section| {
+        let name = section.find("name");
+        let name = name.unwrap_or_else(|| section.path().to_owned());
+        let when = section.require::<Question>("when", "'kind == \"KIND\"'");
+        let require = read_requirement(section);
+        let (when, require) = (when?, require?);
+        Some(Policy {
+            name,
+            when,
+            require,
+        })
+    });
+    Policies::new(policies.into_iter().flatten().collect())
+}
+
+fn read_destination(
+    section: &mut Section<'_, '_, '_>,
+    destinations: &[String],
+) -> Option<DestinationName> {
+    let name: DestinationName = section.find("destination")?;
+    if !destinations.iter().any(|one| one == name.as_str()) {
+        section.problem(
+            "destination",
+            format!("expected a configured destination, not \"{name}\""),
+        );
+    }
+    Some(name)
+}
+
+/// A requirement: a word, or a table that says how many people or how long.
+fn read_requirement(section: &mut Section<'_, '_, '_>) -> Option<Requirement> {
+    if !section.is_table("require") {
+        return Some(match section.require::<Word>("require", "\"auto\"")? {
+            Word::Auto => Requirement::Auto,
+            Word::Delayed => Requirement::Delayed {
+                window: WINDOW_DEFAULT,
+            },
+            Word::Deny => denied("a policy forbids it".to_owned()),
+        });
+    }
+    section.table("require", |section| {
+        let chosen: Vec<_> = ["delay", "deny", "approvers"]
+            .into_iter()
+            .filter(|key| section.has(key))
+            .collect();
+        match chosen.as_slice() {
+            ["delay"] => Some(Requirement::Delayed {
+                window: section.within("delay", WINDOW_DEFAULT, WAIT_MIN, WAIT_MAX),
+            }),
+            ["deny"] => Some(denied(section.find("deny")?)),
+            ["approvers"] | [] => read_quorum(section).map(Requirement::Approvers),
+            several => {
+                section.keys();
+                section.problem("", format!("expected one of {}", several.join(", ")));
+                None
+            }
+        }
+    })
+}
+
+fn denied(reason: String) -> Requirement {
+    Requirement::Deny { reason }
+}
+
+fn read_quorum(section: &mut Section<'_, '_, '_>) -> Option<Quorum> {
+    let labels: Vec<String> = section.get("labels", Vec::new());
+    let approvers = section.within("approvers", labels.len().max(1), 1, SEATS_MAX);
+    let expires = section.within("expires", EXPIRES_DEFAULT, WAIT_MIN, WAIT_MAX);
+    let escalate_to: Option<String> = section.find("escalate_to");
+    let on_expiry = match escalate_to {
+        Some(to) => OnExpiry::Escalate {
+            to,
+            wait: section.within("escalate_for", expires, WAIT_MIN, WAIT_MAX),
+        },
+        None => {
+            if section.find::<Duration>("escalate_for").is_some() {
+                section.problem("escalate_for", "expected escalate_to beside it");
+            }
+            OnExpiry::Deny
+        }
+    };
+    if labels.iter().any(String::is_empty) {
+        section.problem("labels", "expected labels that are not empty");
+    }
+    if labels.len() > approvers {
+        let message = format!(
+            "expected at least {}: each label needs a person of its own",
+            labels.len()
+        );
+        section.problem("approvers", message);
+    }
+    Quorum::new(approvers, &labels, expires, on_expiry)
+}
+
+/// Reads a limit, of `[[command_limits]]` or of one kind.
+pub(crate) fn read_limit(name: String, section: &mut Section<'_, '_, '_>) -> Limit {
+    let limit = Limit {
+        name,
+        when: section.find("when"),
+        per: section.get("per", Vec::new()),
+        count: section.find("count"),
+        amount: section.find("amount"),
+        within: section.require("within", "\"24h\"").unwrap_or(WITHIN_MIN),
+    };
+    if limit.count.is_none() && limit.amount.is_none() {
+        section.problem("", "expected count, amount or both");
+        section.suggest("count = 100".to_owned());
+    }
+    if !(WITHIN_MIN..=WITHIN_MAX).contains(&limit.within) {
+        let (min, max) = (WITHIN_MIN.show(), WITHIN_MAX.show());
+        section.problem("within", format!("expected between {min} and {max}"));
+    }
+    limit
+}
