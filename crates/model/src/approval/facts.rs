@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::amount::Amount;
 use crate::command::{Reversibility, Risk};
-use crate::ledger::Actor;
+use crate::ledger::{Actor, ActorKind};
 
 /// The facts of a command that policies may ask about.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,12 +32,10 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// What is committed to in the record that a policy was asked: everything that it saw, with the arguments by the
-    /// digest of the command, which holds them.
-    pub fn summary(&self, bound: &super::Digest) -> Value {
+    /// Everything but the arguments, as it is kept and committed to.
+    pub fn summary(&self) -> Value {
         json!({
             "kind": self.kind,
-            "command_sha256": bound.to_string(),
             "amount": self.amount.map(|amount| amount.to_string()),
             "principal": self.principal.id,
             "principal_type": self.principal.kind.name(),
@@ -49,6 +47,43 @@ impl Facts {
             "destination": self.destination,
         })
     }
+
+    /// The facts behind a summary and its arguments; `None` for a text that is no summary.
+    pub fn of_summary(summary: &Value, arguments: Value) -> Option<Self> {
+        let text = |name: &str| summary.get(name)?.as_str();
+        let owned = |name: &str| text(name).map(str::to_owned);
+        let labels = summary.get("labels")?.as_array()?.iter();
+        let labels = labels.map(|label| label.as_str().map(str::to_owned));
+        Some(Self {
+            kind: owned("kind")?,
+            arguments,
+            amount: text("amount").and_then(Amount::parse),
+            principal: Actor {
+                kind: kind_of(text("principal_type")?)?,
+                id: owned("principal")?,
+                on_behalf_of: None,
+                auth: None,
+            },
+            labels: labels.collect::<Option<_>>()?,
+            on_behalf_of: owned("on_behalf_of")?,
+            model: owned("model")?,
+            risk: Risk::named(text("risk")?)?,
+            reversibility: Reversibility::named(text("reversibility")?)?,
+            destination: owned("destination")?,
+        })
+    }
+}
+
+fn kind_of(name: &str) -> Option<ActorKind> {
+    [
+        ActorKind::Person,
+        ActorKind::Service,
+        ActorKind::Model,
+        ActorKind::Rule,
+        ActorKind::System,
+    ]
+    .into_iter()
+    .find(|kind| kind.name() == name)
 }
 
 /// A command of an amount, for tests.
@@ -58,7 +93,7 @@ pub(super) fn facts_for_tests(amount: &Value) -> Facts {
         kind: "po_create".to_owned(),
         amount: Amount::of_json(amount),
         arguments: json!({ "amount": amount }),
-        principal: actor_for_tests("replenish", crate::ledger::ActorKind::Model),
+        principal: actor_for_tests("replenish", ActorKind::Model),
         labels: Vec::new(),
         on_behalf_of: String::new(),
         model: String::new(),
@@ -69,11 +104,32 @@ pub(super) fn facts_for_tests(amount: &Value) -> Facts {
 }
 
 #[cfg(test)]
-pub(super) fn actor_for_tests(id: &str, kind: crate::ledger::ActorKind) -> Actor {
+pub(super) fn actor_for_tests(id: &str, kind: ActorKind) -> Actor {
     Actor {
         kind,
         id: id.to_owned(),
         on_behalf_of: None,
         auth: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_and_the_arguments_are_the_facts() {
+        let whole = Facts {
+            labels: vec!["night".to_owned()],
+            on_behalf_of: "anna".to_owned(),
+            model: "m-1".to_owned(),
+            ..facts_for_tests(&json!(12.5))
+        };
+        let read = Facts::of_summary(&whole.summary(), whole.arguments.clone());
+        assert_eq!(read.as_ref(), Some(&whole));
+        let without = facts_for_tests(&json!(null));
+        let read = Facts::of_summary(&without.summary(), without.arguments.clone());
+        assert_eq!(read, Some(without));
+        assert_eq!(Facts::of_summary(&json!({}), json!({})), None);
     }
 }

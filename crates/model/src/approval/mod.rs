@@ -49,6 +49,13 @@ impl Digest {
         bytes.try_into().ok().map(Self)
     }
 
+    /// Of a JSON value in its canonical form.
+    pub fn of_json(value: &serde_json::Value) -> Self {
+        let canonical = crate::ledger::canonical::to_vec(value);
+        // What has no canonical form, a number with a fraction, stands as it is written.
+        Self::of(&canonical.unwrap_or_else(|_| value.to_string().into_bytes()))
+    }
+
     /// Of some bytes.
     pub fn of(bytes: &[u8]) -> Self {
         use sha2::Digest as _;

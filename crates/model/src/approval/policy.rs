@@ -110,7 +110,7 @@ impl Policies {
 
     /// What stands for the whole list: policies are the same when this is.
     pub fn digest(&self) -> Digest {
-        Digest::of(self.to_json().to_string().as_bytes())
+        Digest::of_json(&self.to_json())
     }
 
     /// As the record of their publication shows them.
@@ -134,8 +134,8 @@ mod tests {
 
     use super::super::facts::facts_for_tests;
     use super::super::quorum::{OnExpiry, Quorum};
-    use crate::command::{Reversibility, Risk};
     use super::*;
+    use crate::command::{Reversibility, Risk};
 
     fn policy(name: &str, when: &str, require: Requirement) -> Policy {
         Policy {

@@ -181,8 +181,8 @@ mod tests {
     use serde_json::json;
 
     use super::super::facts::actor_for_tests;
-    use crate::command::{Reversibility, Risk};
     use super::*;
+    use crate::command::{Reversibility, Risk};
     use crate::ledger::ActorKind;
 
     fn facts() -> Facts {

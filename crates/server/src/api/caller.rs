@@ -34,6 +34,8 @@ requires! {
     Read,
     /// To pause and resume, redrive and discard.
     Operate,
+    /// To decide on commands.
+    Approve,
     /// To read the audit trail.
     Audit,
     /// To make and revoke tokens.

@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 use wayhold_model::admission::Fill;
+use wayhold_model::ledger::{Actor, ActorKind, Auth};
 use wayhold_store::catalog::{PrincipalRecord, TokenRecord};
 
 /// What a principal is.
@@ -166,6 +167,24 @@ impl Principal {
     /// Whether it has the role.
     pub fn has(&self, role: Role) -> bool {
         self.roles.iter().any(|name| name == role.name())
+    }
+
+    /// As records of the ledger name it.
+    pub fn actor(&self) -> Actor {
+        let kind = match self.kind {
+            PrincipalKind::Person => ActorKind::Person,
+            PrincipalKind::Service => ActorKind::Service,
+            PrincipalKind::Model => ActorKind::Model,
+        };
+        Actor {
+            kind,
+            id: self.name.clone(),
+            on_behalf_of: None,
+            auth: Some(Auth {
+                method: "token".to_owned(),
+                key_id: None,
+            }),
+        }
     }
 
     /// The principal of a token.

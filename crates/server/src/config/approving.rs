@@ -1,6 +1,8 @@
 //! Who must say yes to what: `[[approvals]]`, the policies; `[approval_requests]`, where requests are announced; and
 //! `[[command_limits]]`, how much may be asked for at all.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use wayhold_model::approval::limit::{LIMITS_MAX, WITHIN_MAX, WITHIN_MIN};
@@ -12,9 +14,11 @@ use wayhold_model::approval::{
 };
 
 use crate::config::destination::DestinationName;
-use crate::config::section::Section;
+use crate::config::environment::Environment;
+use crate::config::problem::{Origin, Problems};
+use crate::config::section::{Reading, Section};
 use crate::config::setting::{Choice, Faults, Setting, text_of};
-use crate::config::tree::{Node, Value};
+use crate::config::tree::{self, Node, Value};
 
 /// Shortest undo window and wait: below, nobody could have decided.
 const WAIT_MIN: Duration = Duration::from_secs(1);
@@ -104,8 +108,8 @@ impl ApprovingConfig {
     }
 }
 
-/// Reads `[[approvals]]`; also of a file that holds nothing else.
-pub(crate) fn read_policies(section: &mut Section<'_, '_, '_>) -> Policies {
+/// Reads `[[approvals]]`.
+fn read_policies(section: &mut Section<'_, '_, '_>) -> Policies {
     let policies = section.tables("approvals", POLICIES_MAX, |section| {
         let name = section.find("name");
         let name = name.unwrap_or_else(|| section.path().to_owned());
@@ -119,6 +123,25 @@ pub(crate) fn read_policies(section: &mut Section<'_, '_, '_>) -> Policies {
         })
     });
     Policies::new(policies.into_iter().flatten().collect())
+}
+
+/// The policies of a text: of a configuration file, or of one that holds nothing else.
+///
+/// # Errors
+/// Everything that is wrong with them.
+pub(crate) fn policies_of(text: &str) -> Result<Policies, Problems> {
+    let path: Arc<Path> = Arc::from(Path::new("policies"));
+    let mut table = tree::parse(&path, text).map_err(Problems)?;
+    table.retain(|key, _| key == "approvals");
+    let environment = Environment::default();
+    let mut reading = Reading::new(&environment);
+    let origin = Origin::File { path, line: 1 };
+    let policies = reading.whole(origin, &table, read_policies);
+    if reading.problems.is_empty() {
+        Ok(policies)
+    } else {
+        Err(Problems(reading.problems))
+    }
 }
 
 fn read_destination(

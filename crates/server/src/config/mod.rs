@@ -28,6 +28,7 @@ pub mod load;
 mod tests;
 
 pub use approving::ApprovingConfig;
+pub(crate) use approving::{policies_of, read_limit};
 pub use destination::{
     DeliveryPolicy, DestinationConfig, DestinationName, OnDeadLetter, OnFailure, Recorded,
     SinkConfig,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::{attempts, counts, keys, ledger, rows};
+use super::{approvals, attempts, bounds, counts, keys, ledger, rows};
 use crate::connection::{self, Access, ConnectionError, FreePages, Profile};
 use crate::disk::{Disk, with_suffix};
 use crate::format::Format;
@@ -20,7 +20,14 @@ pub(super) const FORMAT: Format = Format {
 };
 
 /// What each module keeps.
-const SCHEMAS: &[&str] = &[rows::SCHEMA, keys::SCHEMA, attempts::SCHEMA, counts::SCHEMA];
+const SCHEMAS: &[&str] = &[
+    rows::SCHEMA,
+    keys::SCHEMA,
+    attempts::SCHEMA,
+    approvals::SCHEMA,
+    bounds::SCHEMA,
+    counts::SCHEMA,
+];
 
 /// Enough for the pages that a busy writer touches again and again; readers have as much each.
 pub(super) const PROFILE: Profile = Profile {

@@ -10,7 +10,9 @@ mod change;
 mod error;
 mod handle;
 
+mod approvals;
 mod attempts;
+mod bounds;
 mod counts;
 mod keys;
 mod rows;
@@ -23,7 +25,9 @@ mod writer;
 
 mod examine;
 
+pub use approvals::{EditRow, RequestRow, VerdictRow};
 pub use attempts::{AttemptEnd, AttemptRow, AttemptStart};
+pub use bounds::{Halt, Slot};
 pub use change::{Change, View};
 pub use counts::Counts;
 pub use error::CommandsError;

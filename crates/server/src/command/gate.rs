@@ -1,0 +1,422 @@
+//! The gate that every command goes through: limits first, then policies, and a request for approval where one is
+//! needed. What is decided is written in the change that acts upon it, and nothing makes a command ready but a
+//! [`Release`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use serde_json::{Value, json};
+use wayhold_model::Timestamp;
+use wayhold_model::approval::{
+    Beyond, Binding, Digest, Facts, Limit, Opened, Policies, Record, Release, Request, Verdict,
+    Void,
+};
+use wayhold_model::command::{CommandId, Reversibility, Risk, State};
+use wayhold_model::ledger::{Actor, Draft, Trace};
+use wayhold_store::CommandsError;
+use wayhold_store::commands::{
+    Change, Command, RequestRow, Slot, Transition, VerdictRow, View,
+};
+
+
+/// What is in force: policies, limits, and what commands are and where they go.
+#[derive(Debug, Default)]
+pub struct Rulebook {
+    /// The policies.
+    pub policies: Policies,
+    /// What stands for all of them.
+    pub policies_digest: Digest,
+    /// Limits on what is asked for.
+    pub limits: Vec<Limit>,
+    /// Whether requests are announced to a destination.
+    pub announces: bool,
+    /// Risk and reversibility of each kind.
+    pub kinds: BTreeMap<String, (Risk, Reversibility)>,
+    /// For each destination, what stands for where and how it is reached.
+    pub destinations: BTreeMap<String, Digest>,
+}
+
+/// The gate; a cheap handle.
+#[derive(Clone, Debug, Default)]
+pub struct Gate(Arc<ArcSwap<Rulebook>>);
+
+/// A command that was held against limits and policies, before anything was written.
+#[derive(Debug)]
+pub struct Asked {
+    command: CommandId,
+    facts: Facts,
+    /// What the policies say.
+    pub verdict: Verdict,
+    opened: Opened,
+    records: Vec<Record>,
+    summary: String,
+    book: Arc<Rulebook>,
+    now: Timestamp,
+}
+
+/// What a command is asked about under.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The command.
+    pub command: CommandId,
+    /// Its digest.
+    pub digest: Digest,
+    /// Who may not decide on it beside the principal and whom it acts for: editors.
+    pub editors: BTreeSet<String>,
+}
+
+impl Gate {
+    /// A gate with this rulebook.
+    pub fn new(book: Rulebook) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(book)))
+    }
+
+    /// Goes by another rulebook from now on. Requests that wait are judged anew before anything is decided on them,
+    /// and by [`super::approvals::reconsider_all`].
+    pub fn follow(&self, book: Rulebook) {
+        self.0.store(Arc::new(book));
+    }
+
+    /// The rulebook in force.
+    pub fn book(&self) -> Arc<Rulebook> {
+        self.0.load_full()
+    }
+
+    /// Holds a command against what is in force. Nothing is written yet.
+    ///
+    /// # Errors
+    /// No id can be drawn for a request.
+    pub fn ask(
+        &self,
+        facts: Facts,
+        subject: Subject,
+        now: Timestamp,
+    ) -> Result<Asked, CommandsError> {
+        let book = self.book();
+        let verdict = book.policies.evaluate(&facts);
+        Asked::new(book, facts, subject, verdict, now)
+    }
+}
+
+impl Rulebook {
+    /// What stands for everything that approvers are shown of a command.
+    fn presented(&self, facts: &Facts, digest: &Digest) -> (Value, Digest) {
+        let mut summary = facts.summary();
+        let destination = self.destinations.get(&facts.destination);
+        summary["destination_sha256"] = json!(destination.map(ToString::to_string));
+        let shown = json!({ "facts": summary, "command_sha256": digest.to_string() });
+        (summary, Digest::of_json(&shown))
+    }
+
+    /// The limits that a command is beyond, from what was taken so far.
+    fn beyond(
+        &self,
+        view: &View<'_>,
+        facts: &Facts,
+        now: Timestamp,
+    ) -> Result<Option<(String, Beyond)>, CommandsError> {
+        for limit in &self.limits {
+            let Some(budget) = limit.budget(facts) else {
+                continue;
+            };
+            let used = view.used(Slot {
+                limit: &limit.name,
+                budget: &budget,
+                slice: limit.first_slice(now),
+            })?;
+            if let Some(beyond) = limit.refuses(used, facts) {
+                return Ok(Some((limit.name.clone(), beyond)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn charge(
+        &self,
+        change: &mut Change<'_>,
+        command: CommandId,
+        facts: &Facts,
+        now: Timestamp,
+    ) -> Result<(), CommandsError> {
+        for limit in &self.limits {
+            let Some(budget) = limit.budget(facts) else {
+                continue;
+            };
+            let slot = Slot {
+                limit: &limit.name,
+                budget: &budget,
+                slice: limit.slice(now),
+            };
+            let amount = Limit::takes(facts).amount;
+            change.charge(command, slot, amount, limit.first_slice(now))?;
+        }
+        Ok(())
+    }
+}
+
+impl Asked {
+    fn new(
+        book: Arc<Rulebook>,
+        facts: Facts,
+        subject: Subject,
+        verdict: Verdict,
+        now: Timestamp,
+    ) -> Result<Self, CommandsError> {
+        let (summary, presented) = book.presented(&facts, &subject.digest);
+        let mut excluded = subject.editors;
+        excluded.insert(facts.principal.id.clone());
+        if !facts.on_behalf_of.is_empty() {
+            excluded.insert(facts.on_behalf_of.clone());
+        }
+        let binding = Binding {
+            command: subject.command.to_string(),
+            bound: subject.digest,
+            presented,
+            policies: book.policies_digest,
+            excluded,
+        };
+        let (opened, records) = Request::open(draw_id(now)?, &verdict, binding, now);
+        Ok(Self {
+            command: subject.command,
+            facts,
+            verdict,
+            opened,
+            records,
+            summary: summary.to_string(),
+            book,
+            now,
+        })
+    }
+
+    /// Takes a command that was just accepted where it belongs, with the records of it: denied beyond a limit or by
+    /// a policy, ready at once, or pending until its request is decided.
+    ///
+    /// # Errors
+    /// The file takes no change.
+    pub fn settle(self, change: &mut Change<'_>) -> Result<State, CommandsError> {
+        self.settle_from(change, State::Accepted)
+    }
+
+    /// The same for a command that stands elsewhere, and whose charges were given back.
+    pub(super) fn settle_from(
+        self,
+        change: &mut Change<'_>,
+        from: State,
+    ) -> Result<State, CommandsError> {
+        if let Some((limit, beyond)) = self.book.beyond(change, &self.facts, self.now)? {
+            let body = json!({
+                "policy": { "sha256": self.book.policies_digest.to_string() },
+                "matched_rule": limit,
+                "verdict": "deny",
+                "reason_codes": ["limit", beyond.code()],
+            });
+            write(change, self.command, "policy.evaluated", &Actor::system("limits"), &body)?;
+            let reason = format!("limit {limit}: {}", beyond.code());
+            step(change, self.command, (from, State::Denied), Some(&reason))?;
+            return Ok(State::Denied);
+        }
+        let book = Arc::clone(&self.book);
+        let (command, facts, now) = (self.command, self.facts.clone(), self.now);
+        let state = self.open(change, from)?;
+        if state != State::Denied {
+            book.charge(change, command, &facts, now)?;
+        }
+        Ok(state)
+    }
+
+    /// The same without limits: for a command that is asked about again.
+    pub(super) fn open(
+        self,
+        change: &mut Change<'_>,
+        from: State,
+    ) -> Result<State, CommandsError> {
+        for one in &self.records {
+            write(change, self.command, one.kind, &one.actor, &one.body)?;
+        }
+        change.keep_verdict(&VerdictRow {
+            command: self.command,
+            policy: self.verdict.policy,
+            requirement: self.verdict.requirement,
+            facts: self.summary,
+        })?;
+        match self.opened {
+            Opened::Ready(release) => {
+                make_ready(change, self.command, from, &release)?;
+                Ok(State::Ready)
+            }
+            Opened::Denied(reason) => {
+                step(change, self.command, (from, State::Denied), Some(&reason))?;
+                change.give_back(self.command)?;
+                Ok(State::Denied)
+            }
+            Opened::Asked(request) => {
+                change.add_request(&request, &self.book.policies_digest, self.book.announces)?;
+                if from != State::PendingApproval {
+                    step(change, self.command, (from, State::PendingApproval), None)?;
+                }
+                Ok(State::PendingApproval)
+            }
+        }
+    }
+}
+
+/// The id of a request.
+fn draw_id(now: Timestamp) -> Result<String, CommandsError> {
+    let mut random = [0; 10];
+    getrandom::fill(&mut random).map_err(|error| CommandsError::Unfit {
+        reason: format!("no id can be drawn: {error}"),
+    })?;
+    Ok(CommandId::at(now, random).to_string())
+}
+
+/// Judges a waiting request anew where policies or what it shows have changed since it was made. Of itself nothing
+/// becomes easier. `true` where another request, or a refusal, took its place.
+pub(super) fn refresh(
+    gate: &Gate,
+    change: &mut Change<'_>,
+    row: &RequestRow,
+    command: &Command,
+) -> Result<bool, CommandsError> {
+    let book = gate.book();
+    let Some(kept) = change.verdict(command.new.id)? else {
+        return Ok(false);
+    };
+    let summary: Value = serde_json::from_str(&kept.facts).unwrap_or_default();
+    let arguments = serde_json::from_str(&command.new.arguments).unwrap_or_default();
+    let Some(mut facts) = Facts::of_summary(&summary, arguments) else {
+        return Err(CommandsError::Unfit {
+            reason: format!("the facts of command {} cannot be read", command.new.id),
+        });
+    };
+    if let Some((risk, reversibility)) = book.kinds.get(&facts.kind) {
+        (facts.risk, facts.reversibility) = (*risk, *reversibility);
+    }
+    let digest = Digest(command.new.digest);
+    let (shown, presented) = book.presented(&facts, &digest);
+    let changed = presented != row.request.presented;
+    if row.policies == book.policies_digest && !changed {
+        return Ok(false);
+    }
+    let verdict = book.policies.evaluate(&facts);
+    let Some(verdict) = row.request.reconsider(&verdict, changed) else {
+        return Ok(false);
+    };
+    let why = match (changed, shown["destination_sha256"] == summary["destination_sha256"]) {
+        (false, _) => Void::PolicyChanged,
+        (true, false) => Void::DestinationChanged,
+        (true, true) => Void::FactsChanged,
+    };
+    void(change, command.new.id, &why)?;
+    let subject = Subject {
+        command: command.new.id,
+        digest,
+        editors: row.request.excluded.clone(),
+    };
+    let asked = Asked::new(book, facts, subject, verdict, change.now())?;
+    asked.open(change, State::PendingApproval)?;
+    Ok(true)
+}
+
+/// Ends whatever request of a command waits, with its record. Whoever cancels, expires or edits a command does this
+/// in the same change.
+///
+/// # Errors
+/// The file takes no change.
+pub fn void(change: &mut Change<'_>, command: CommandId, why: &Void) -> Result<(), CommandsError> {
+    for row in change.requests_of(command)? {
+        if let Some(progress) = row.request.void(why) {
+            change.keep_request(&progress.request)?;
+            for one in &progress.records {
+                write(change, command, one.kind, &one.actor, &one.body)?;
+            }
+        }
+    }
+    if matches!(why, Void::Cancelled { .. }) {
+        change.give_back(command)?;
+    }
+    Ok(())
+}
+
+/// Why a command may not leave now: it is halted by its principal, kind or destination. `None` where nothing holds it.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn may_leave(view: &View<'_>, command: &Command) -> Result<Option<String>, CommandsError> {
+    let new = &command.new;
+    let halt = view.halted(&new.principal, &new.kind, &new.destination)?;
+    Ok(halt.map(|halt| {
+        format!(
+            "{} {} is halted by {}: {}",
+            halt.scope.name(),
+            halt.name,
+            halt.by,
+            halt.reason
+        )
+    }))
+}
+
+/// The one way to ready: with a release for the command as it is now.
+pub(super) fn make_ready(
+    change: &mut Change<'_>,
+    command: CommandId,
+    from: State,
+    release: &Release,
+) -> Result<(), CommandsError> {
+    let unfit = |reason: &str| CommandsError::Unfit {
+        reason: format!("command {command} {reason}"),
+    };
+    let row = change.command(command)?;
+    let row = row.ok_or_else(|| unfit("is not there"))?;
+    if !release.is_for(&command.to_string(), &Digest(row.new.digest)) {
+        return Err(unfit("is another one than was approved"));
+    }
+    step(change, command, (from, State::Ready), None)
+}
+
+/// Moves a command that must stand where it is moved from, and puts that on record.
+pub(super) fn step(
+    change: &mut Change<'_>,
+    command: CommandId,
+    (from, to): (State, State),
+    reason: Option<&str>,
+) -> Result<(), CommandsError> {
+    if !change.move_command(command, Transition { from, to, reason })? {
+        return Err(CommandsError::Unfit {
+            reason: format!("command {command} is not {}", from.name()),
+        });
+    }
+    let mut body = json!({ "from": from.name(), "to": to.name() });
+    if let Some(reason) = reason {
+        body["reason"] = reason.into();
+    }
+    let by = Actor::system("approvals");
+    write(change, command, "command.state", &by, &body)
+}
+
+/// Puts a record into the stream of a command.
+pub(super) fn write(
+    change: &mut Change<'_>,
+    command: CommandId,
+    kind: &'static str,
+    by: &Actor,
+    body: &Value,
+) -> Result<(), CommandsError> {
+    append(change, format!("cmd:{command}"), kind, by, body)
+}
+
+/// Puts a record into a stream. A body that does not fit is a fault of ours: bounds keep every one far smaller.
+pub(super) fn append(
+    change: &mut Change<'_>,
+    stream: String,
+    kind: &'static str,
+    by: &Actor,
+    body: &Value,
+) -> Result<(), CommandsError> {
+    let draft = Draft::new(stream, kind, by, &Trace::default(), body);
+    let draft = draft.map_err(|error| CommandsError::Unfit {
+        reason: format!("a record cannot be written: {error}"),
+    })?;
+    change.append(&draft)?;
+    Ok(())
+}
