@@ -21,6 +21,9 @@ use crate::auth::{Auth, Openness};
 use crate::backups::Backups;
 use crate::blocking::{Interrupted, blocking};
 use crate::clock::Entropy;
+use crate::command::approvals::Approvals;
+use crate::command::gate::{Gate, Rulebook};
+use crate::command::timer;
 use crate::config::{Config, ConfigPlace, Loaded, ShownValue};
 use crate::dispatch::{Dispatcher, LaneSnapshot, Service, Surroundings, Target};
 use crate::http::SharedLimits;
@@ -54,6 +57,8 @@ pub struct App {
     pub letters: Letters,
     /// Old events that are delivered anew.
     pub replays: Replays,
+    /// What waits for people, and the gate that commands go through.
+    pub approvals: Approvals,
     /// Copies of the store.
     pub backups: Arc<Backups>,
     /// Who may do what.
@@ -161,6 +166,11 @@ impl App {
         let admission = Admission::new(&config, |name| id_of(&records, name.as_str()));
         admission.watch(&store, Arc::clone(&ports.clock));
         let limits = SharedLimits::from(&config.limits);
+        let approvals = Approvals::new(
+            store.clone(),
+            Gate::new(Rulebook::of(&config, &values)),
+            Arc::clone(&ports.clock),
+        );
         let in_force = Arc::new(ArcSwap::from_pointee(InForce {
             config,
             values,
@@ -194,6 +204,7 @@ impl App {
             ),
             letters: Letters::new(store.clone(), dispatcher.clone(), Arc::clone(&ports.clock)),
             replays: Replays::start(around, Arc::new(move |name| followed.load().service(name))),
+            approvals,
             backups: Arc::new(Backups::new(store.clone(), Arc::clone(&ports.clock))),
             started_at: ports.clock.now(),
             limits,
@@ -211,6 +222,10 @@ impl App {
         let keeping = Arc::downgrade(&app);
         let keeps = move || keeping.upgrade().and_then(|app| app.keeps());
         tokio::spawn(keep::run(app.letters.clone(), keeps));
+        let timed = Arc::downgrade(&app);
+        tokio::spawn(timer::run(move || {
+            timed.upgrade().and_then(|app| app.timed())
+        }));
         Ok(app)
     }
 
@@ -227,6 +242,23 @@ impl App {
         };
         let records = self.store.catalog().destinations();
         Some(records.into_iter().filter_map(keep).collect())
+    }
+
+    /// What time does to requests for approval; `None` once the server stops.
+    fn timed(&self) -> Option<timer::Timed> {
+        if self.stopping.load(Ordering::Relaxed) {
+            return None;
+        }
+        let config = &self.in_force.load().config;
+        Some(timer::Timed {
+            // A store that never had commands gets none for the sake of a timer.
+            approvals: self.store.has_commands().then(|| self.approvals.clone()),
+            announce_to: config
+                .approving
+                .requests_to
+                .as_ref()
+                .map(ToString::to_string),
+        })
     }
 
     /// Says from now on that the server is not ready, so that nobody sends new requests here.

@@ -335,6 +335,11 @@ impl Store {
         &self.inner.catalog
     }
 
+    /// Whether there ever were commands: asking for them otherwise makes their file.
+    pub fn has_commands(&self) -> bool {
+        self.inner.commands().is_some()
+    }
+
     /// Commands and their ledger; makes the file where there is none yet. Blocking.
     ///
     /// # Errors

@@ -170,11 +170,12 @@ async fn show(
         Some(row) => whole(view, &row).map(Some),
         None => Ok(None),
     });
-    let found = found.await?.ok_or(ApprovalError::NotFound {
-        what: "request",
-        id: wanted,
-    })?;
-    Ok(Json(found))
+    shown_or_gone(found.await?, wanted)
+}
+
+fn shown_or_gone(found: Option<Whole>, id: String) -> Result<Json<Whole>, Problem> {
+    let what = "request";
+    Ok(Json(found.ok_or(ApprovalError::NotFound { what, id })?))
 }
 
 async fn approve(
@@ -208,9 +209,9 @@ async fn decide(
         seen: digest("digest", said.digest.as_deref())?,
         comment: comment(said.comment, yes)?,
     };
-    let row = app.approvals.decide(id, decision).await?;
-    let shown = app.approvals.look(move |view| whole(view, &row)).await?;
-    Ok(Json(shown))
+    let row = app.approvals.decide(id.clone(), decision).await?;
+    let shown = app.approvals.look(move |view| whole(view, &row).map(Some));
+    shown_or_gone(shown.await?, id)
 }
 
 async fn approve_together(

@@ -47,7 +47,9 @@ impl Wanted {
             (Per::Kind, self.kind),
             (Per::Destination, self.destination),
         ];
-        let mut named = named.into_iter().filter_map(|(per, name)| Some((per, name?)));
+        let mut named = named
+            .into_iter()
+            .filter_map(|(per, name)| Some((per, name?)));
         let (Some(what), None) = (named.next(), named.next()) else {
             let detail = "body: expected one of principal, kind and destination";
             return Err(malformed(detail.to_owned()));
@@ -72,7 +74,14 @@ async fn halt(
     let (what, reason) = wanted.read()?;
     let by = caller.principal.actor();
     let changed = app.approvals.halt(what.clone(), by, reason.clone()).await?;
-    note(&app, &caller.principal.name, "commands.halted", &what, reason).await?;
+    note(
+        &app,
+        &caller.principal.name,
+        "commands.halted",
+        &what,
+        reason,
+    )
+    .await?;
     Ok(answer(&what, true, changed))
 }
 
@@ -83,15 +92,22 @@ async fn go_on(
 ) -> Result<Json<Value>, Problem> {
     let (what, reason) = wanted.read()?;
     let by = caller.principal.actor();
-    let changed = app.approvals.go_on(what.clone(), by, reason.clone()).await?;
-    note(&app, &caller.principal.name, "commands.continued", &what, reason).await?;
+    let changed = app
+        .approvals
+        .go_on(what.clone(), by, reason.clone())
+        .await?;
+    note(
+        &app,
+        &caller.principal.name,
+        "commands.continued",
+        &what,
+        reason,
+    )
+    .await?;
     Ok(answer(&what, false, changed))
 }
 
-async fn list(
-    State(app): State<Arc<App>>,
-    _: Caller<Read>,
-) -> Result<Json<List<Value>>, Problem> {
+async fn list(State(app): State<Arc<App>>, _: Caller<Read>) -> Result<Json<List<Value>>, Problem> {
     let shown = |halt: Halt| {
         json!({
             "scope": halt.scope.name(),

@@ -11,6 +11,7 @@ pub mod event_list;
 pub mod events;
 pub mod lookup;
 
+pub mod approvals;
 pub mod attempts;
 pub mod audit;
 pub mod backups;
@@ -18,6 +19,7 @@ pub mod config;
 pub mod dead_letters;
 pub mod destinations;
 pub mod explain;
+pub mod halts;
 pub mod health;
 pub mod replays;
 pub mod shards;

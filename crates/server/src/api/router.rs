@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Router;
 
 use super::{
-    audit, backups, config, dead_letters, destinations, explain, health, lookup, replays, shards,
-    sources, status, tokens,
+    approvals, audit, backups, config, dead_letters, destinations, explain, halts, health, lookup,
+    replays, shards, sources, status, tokens,
 };
 use crate::app::App;
 use crate::http::{pages, unserved};
@@ -26,6 +26,8 @@ pub fn api(app: &Arc<App>) -> Router {
         .merge(audit::routes())
         .merge(backups::routes())
         .merge(config::routes())
+        .merge(approvals::routes())
+        .merge(halts::routes())
         .merge(health::routes())
         .merge(pages());
     unserved(routes).with_state(Arc::clone(app))

@@ -13,6 +13,7 @@ use wayhold_store::DestinationRecord;
 
 use super::{App, InForce, id_of};
 use crate::blocking::{Interrupted, blocking};
+use crate::command::gate::Rulebook;
 use crate::config::{Change, Config, Effect, Loaded, Problems, changes};
 use crate::dispatch::{DispatchError, Reconfiguration, Service};
 use crate::ingest::Rules;
@@ -117,6 +118,7 @@ impl App {
         };
         self.move_door(&config, &records).await?;
         self.limits.replace(&config.limits);
+        self.approvals.gate().follow(Rulebook::of(&config, &values));
         let before = self.in_force.load_full();
         let mut sinks = built;
         for one in &config.destinations {

@@ -181,7 +181,10 @@ impl Principal {
             id: self.name.clone(),
             on_behalf_of: None,
             auth: Some(Auth {
-                method: "token".to_owned(),
+                method: match self.name.as_str() {
+                    LOCAL | ANONYMOUS => "none".to_owned(),
+                    _ => "token".to_owned(),
+                },
                 key_id: None,
             }),
         }

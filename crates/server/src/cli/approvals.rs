@@ -138,18 +138,17 @@ async fn decide(
     output.json(&request);
     let state = cell(&request, "state");
     output.line(match state.as_str() {
-        "pending" => format!("recorded; {} of those asked have approved", cell(&request, "approved")),
+        "pending" => format!(
+            "recorded; {} of those asked have approved",
+            cell(&request, "approved")
+        ),
         "consumed" => format!("command {} is ready to leave", cell(&request, "command")),
         _ => format!("request {} is {state}", decision.id),
     });
     Ok(())
 }
 
-async fn simulate(
-    client: &mut Client,
-    file: PathBuf,
-    output: &mut Output,
-) -> Result<(), Failure> {
+async fn simulate(client: &mut Client, file: PathBuf, output: &mut Output) -> Result<(), Failure> {
     let text = std::fs::read_to_string(&file)
         .map_err(|error| Failure::new(Exit::Usage, format!("{}: {error}", file.display())))?;
     let body = json!({ "policies": text });
@@ -170,7 +169,15 @@ async fn simulate(
         })
         .collect();
     if !rows.is_empty() {
-        let heading = ["COMMAND", "KIND", "AMOUNT", "PRINCIPAL", "CHANGE", "THEN", "NOW"];
+        let heading = [
+            "COMMAND",
+            "KIND",
+            "AMOUNT",
+            "PRINCIPAL",
+            "CHANGE",
+            "THEN",
+            "NOW",
+        ];
         output.table(heading, &rows);
     }
     output.line(format!(

@@ -11,6 +11,7 @@ pub mod rehearsal;
 pub mod reload_signal;
 pub mod stop_signal;
 
+pub mod approvals;
 pub mod audit;
 pub mod bench;
 pub mod config;
@@ -68,6 +69,7 @@ enum Command {
     Sources(sources::Sources),
     Tokens(tokens::Tokens),
     Audit(audit::Audit),
+    Approvals(approvals::Approvals),
     Ledger(ledger::Ledger),
     #[command(subcommand)]
     Config(config::Config),
@@ -100,6 +102,7 @@ impl Command {
             Self::Shards(shards) => block_on(shards.run(output)),
             Self::Tokens(tokens) => block_on(tokens.run(output)),
             Self::Audit(audit) => block_on(audit.run(output)),
+            Self::Approvals(approvals) => block_on(approvals.run(output)),
             Self::Send(send) => block_on(send.run(output)),
             Self::Demo(demo) => block_on(demo.run(output)),
         }

@@ -67,7 +67,7 @@ impl Approvals {
         let appended = self.store.append(events).await;
         appended.map_err(|error| ApprovalError::Closed(error.to_string()))?;
         let announced = ids.len();
-        let done = self.commands()?.change(move |change| {
+        let done = self.change(move |change| {
             for id in &ids {
                 change.announce_request(id, true)?;
             }

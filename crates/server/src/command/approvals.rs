@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use thiserror::Error;
+use wayhold_model::Clock;
 use wayhold_model::approval::{
     Approver, Digest, Elapsed, Facts, Progress, Refusal, State as RequestState, Void,
 };
@@ -24,6 +25,7 @@ const BATCH: u32 = 64;
 pub struct Approvals {
     pub(super) store: Store,
     pub(super) gate: Gate,
+    clock: Arc<dyn Clock>,
 }
 
 /// A yes or a no.
@@ -127,8 +129,8 @@ fn told(refusal: &Refusal, row: &RequestRow) -> String {
 
 impl Approvals {
     /// Over the commands of a store.
-    pub const fn new(store: Store, gate: Gate) -> Self {
-        Self { store, gate }
+    pub fn new(store: Store, gate: Gate, clock: Arc<dyn Clock>) -> Self {
+        Self { store, gate, clock }
     }
 
     /// The gate whose requests these are.
@@ -141,14 +143,25 @@ impl Approvals {
         commands.map_err(|error| ApprovalError::Closed(error.to_string()))
     }
 
-    /// Looks at what is kept, away from the threads that serve everybody.
+    pub(super) async fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Change<'_>) -> Result<T, ApprovalError> + Send + 'static,
+    ) -> Result<T, ApprovalError> {
+        self.commands()?.change(work).await
+    }
+
+    /// Looks at what is kept, away from the threads that serve everybody. Where there never were commands there is
+    /// nothing, and nothing is made.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub async fn look<T: Send + 'static>(
+    pub async fn look<T: Default + Send + 'static>(
         &self,
         look: impl FnOnce(&View<'_>) -> Result<T, CommandsError> + Send + 'static,
     ) -> Result<T, ApprovalError> {
+        if !self.store.has_commands() {
+            return Ok(T::default());
+        }
         let commands = self.commands()?;
         let looked = crate::blocking::blocking(move || commands.read(look)).await;
         Ok(looked.map_err(|_interrupted| CommandsError::Stopping)??)
@@ -163,8 +176,14 @@ impl Approvals {
         id: String,
         decision: Decision,
     ) -> Result<RequestRow, ApprovalError> {
+        if !self.store.has_commands() {
+            return Err(ApprovalError::NotFound {
+                what: "request",
+                id,
+            });
+        }
         let gate = self.gate.clone();
-        let decided = self.commands()?.change(move |change| {
+        let decided = self.change(move |change| {
             // A refusal is recorded, so it is no error of the change.
             Ok::<_, ApprovalError>(decide(&gate, change, &id, &decision)?)
         });
@@ -183,7 +202,7 @@ impl Approvals {
         decision: Decision,
     ) -> Result<Vec<Result<RequestRow, ApprovalError>>, ApprovalError> {
         let gate = self.gate.clone();
-        let decided = self.commands()?.change(move |change| {
+        let decided = self.change(move |change| {
             for (id, _) in &seen {
                 let row = row_of(change, id)?;
                 if row.request.policy != policy {
@@ -209,7 +228,7 @@ impl Approvals {
     /// The command is not there, does not wait, or is another one than was seen: nothing was changed.
     pub async fn edit(&self, id: CommandId, edit: Edit) -> Result<State, ApprovalError> {
         let gate = self.gate.clone();
-        let edited = self.commands()?.change(move |change| {
+        let edited = self.change(move |change| {
             let command = command_of(change, id)?;
             let other = |digest| ApprovalError::Other {
                 id,
@@ -252,9 +271,18 @@ impl Approvals {
     ///
     /// # Errors
     /// The file takes no change; what is due stays due.
-    pub async fn elapse(&self) -> Result<usize, ApprovalError> {
+    pub async fn elapse_due(&self) -> Result<usize, ApprovalError> {
+        let now = self.clock.now();
+        // Nearly always nothing is: that costs no transaction.
+        if self
+            .look(move |view| view.requests_due(now, 1))
+            .await?
+            .is_empty()
+        {
+            return Ok(0);
+        }
         let gate = self.gate.clone();
-        let elapsed = self.commands()?.change(move |change| {
+        let elapsed = self.change(move |change| {
             let due = change.requests_due(change.now(), BATCH)?;
             for id in &due {
                 elapse(&gate, change, id)?;
@@ -272,7 +300,7 @@ impl Approvals {
         let (mut after, mut again) = (0, 0);
         loop {
             let gate = self.gate.clone();
-            let judged = self.commands()?.change(move |change| {
+            let judged = self.change(move |change| {
                 let rows = change.requests_pending(after, BATCH)?;
                 let mut again = 0;
                 for row in &rows {
@@ -297,7 +325,7 @@ impl Approvals {
     /// The file takes no change.
     pub async fn publish(&self) -> Result<Option<u64>, ApprovalError> {
         let book = self.gate.book();
-        let published = self.commands()?.change(move |change| {
+        let published = self.change(move |change| {
             let before = change.published("approvals")?;
             if before.is_some_and(|(_, digest)| digest == book.policies_digest) {
                 return Ok::<_, ApprovalError>(None);
@@ -314,7 +342,13 @@ impl Approvals {
                 "policies": book.policies.to_json(),
             });
             let stream = "policy:approvals".to_owned();
-            append(change, stream, "policy.published", &Actor::system("policy"), &body)?;
+            append(
+                change,
+                stream,
+                "policy.published",
+                &Actor::system("policy"),
+                &body,
+            )?;
             Ok(Some(version))
         });
         published.await
@@ -462,3 +496,5 @@ fn differ(path: String, from: &Value, to: &Value, found: &mut Vec<Value>) {
     found.push(json!({ "path": path, "from": from, "to": to }));
 }
 
+#[cfg(test)]
+mod tests;

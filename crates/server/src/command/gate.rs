@@ -15,13 +15,10 @@ use wayhold_model::approval::{
 use wayhold_model::command::{CommandId, Reversibility, Risk, State};
 use wayhold_model::ledger::{Actor, Draft, Trace};
 use wayhold_store::CommandsError;
-use wayhold_store::commands::{
-    Change, Command, RequestRow, Slot, Transition, VerdictRow, View,
-};
-
+use wayhold_store::commands::{Change, Command, RequestRow, Slot, Transition, VerdictRow, View};
 
 /// What is in force: policies, limits, and what commands are and where they go.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Rulebook {
     /// The policies.
     pub policies: Policies,
@@ -38,7 +35,7 @@ pub struct Rulebook {
 }
 
 /// The gate; a cheap handle.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Gate(Arc<ArcSwap<Rulebook>>);
 
 /// A command that was held against limits and policies, before anything was written.
@@ -100,6 +97,20 @@ impl Gate {
 }
 
 impl Rulebook {
+    /// What stands for all of it that requests rest on.
+    pub fn digest(&self) -> Digest {
+        let destinations = self.destinations.iter();
+        let destinations = destinations.map(|(name, digest)| json!([name, digest.to_string()]));
+        let kinds = self.kinds.iter();
+        let kinds = kinds
+            .map(|(name, (risk, reversibility))| json!([name, risk.name(), reversibility.name()]));
+        Digest::of_json(&json!({
+            "policies": self.policies_digest.to_string(),
+            "destinations": destinations.collect::<Vec<_>>(),
+            "kinds": kinds.collect::<Vec<_>>(),
+        }))
+    }
+
     /// What stands for everything that approvers are shown of a command.
     fn presented(&self, facts: &Facts, digest: &Digest) -> (Value, Digest) {
         let mut summary = facts.summary();
@@ -211,7 +222,13 @@ impl Asked {
                 "verdict": "deny",
                 "reason_codes": ["limit", beyond.code()],
             });
-            write(change, self.command, "policy.evaluated", &Actor::system("limits"), &body)?;
+            write(
+                change,
+                self.command,
+                "policy.evaluated",
+                &Actor::system("limits"),
+                &body,
+            )?;
             let reason = format!("limit {limit}: {}", beyond.code());
             step(change, self.command, (from, State::Denied), Some(&reason))?;
             return Ok(State::Denied);
@@ -226,11 +243,7 @@ impl Asked {
     }
 
     /// The same without limits: for a command that is asked about again.
-    pub(super) fn open(
-        self,
-        change: &mut Change<'_>,
-        from: State,
-    ) -> Result<State, CommandsError> {
+    pub(super) fn open(self, change: &mut Change<'_>, from: State) -> Result<State, CommandsError> {
         for one in &self.records {
             write(change, self.command, one.kind, &one.actor, &one.body)?;
         }
@@ -302,7 +315,10 @@ pub(super) fn refresh(
     let Some(verdict) = row.request.reconsider(&verdict, changed) else {
         return Ok(false);
     };
-    let why = match (changed, shown["destination_sha256"] == summary["destination_sha256"]) {
+    let why = match (
+        changed,
+        shown["destination_sha256"] == summary["destination_sha256"],
+    ) {
         (false, _) => Void::PolicyChanged,
         (true, false) => Void::DestinationChanged,
         (true, true) => Void::FactsChanged,

@@ -21,7 +21,7 @@ impl Approvals {
         by: Actor,
         reason: String,
     ) -> Result<bool, ApprovalError> {
-        let halted = self.commands()?.change(move |change| {
+        let halted = self.change(move |change| {
             let is_new = change.halt(scope, &name, &by.id, &reason)?;
             if is_new {
                 brake(change, "killswitch.set", (scope, &name), &by, &reason)?;
@@ -41,7 +41,7 @@ impl Approvals {
         by: Actor,
         reason: String,
     ) -> Result<bool, ApprovalError> {
-        let ended = self.commands()?.change(move |change| {
+        let ended = self.change(move |change| {
             let was_halted = change.end_halt(scope, &name)?;
             if was_halted {
                 brake(change, "killswitch.cleared", (scope, &name), &by, &reason)?;

@@ -28,7 +28,7 @@ pub mod load;
 mod tests;
 
 pub use approving::ApprovingConfig;
-pub(crate) use approving::{policies_of, read_limit};
+pub(crate) use approving::policies_of;
 pub use destination::{
     DeliveryPolicy, DestinationConfig, DestinationName, OnDeadLetter, OnFailure, Recorded,
     SinkConfig,
