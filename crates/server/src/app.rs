@@ -21,8 +21,11 @@ use crate::auth::{Auth, Openness};
 use crate::backups::Backups;
 use crate::blocking::{Interrupted, blocking};
 use crate::clock::Entropy;
+use crate::command::anchors::Anchors;
 use crate::command::approvals::Approvals;
+use crate::command::checkpoints;
 use crate::command::gate::{Gate, Rulebook};
+use crate::command::ledger::{Ledger, LedgerError};
 use crate::command::timer;
 use crate::config::{Config, ConfigPlace, Loaded, ShownValue};
 use crate::dispatch::{Dispatcher, LaneSnapshot, Service, Surroundings, Target};
@@ -61,6 +64,10 @@ pub struct App {
     pub approvals: Approvals,
     /// Copies of the store.
     pub backups: Arc<Backups>,
+    /// The record of commands and decisions.
+    pub ledger: Arc<Ledger>,
+    /// Second places for its checkpoints.
+    pub anchors: Arc<Anchors>,
     /// Who may do what.
     pub auth: Auth,
     /// What the process counts.
@@ -122,6 +129,12 @@ pub enum StartError {
         /// What is wrong, and what was expected.
         reason: String,
     },
+    /// The ledger has no key to sign with; its own words say what to do.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// There is no HTTP client for second places of the ledger.
+    #[error("ledger.anchors: {0}")]
+    Anchors(#[from] reqwest::Error),
     /// Dead letters, which may hold their keys, cannot be read; see the log.
     #[error(transparent)]
     Letters(#[from] LetterError),
@@ -171,6 +184,7 @@ impl App {
             Gate::new(Rulebook::of(&config, &values)),
             Arc::clone(&ports.clock),
         );
+        let (ledger, anchors) = start_ledger(&config, &store, &ports.clock)?;
         let in_force = Arc::new(ArcSwap::from_pointee(InForce {
             config,
             values,
@@ -205,6 +219,8 @@ impl App {
             letters: Letters::new(store.clone(), dispatcher.clone(), Arc::clone(&ports.clock)),
             replays: Replays::start(around, Arc::new(move |name| followed.load().service(name))),
             approvals,
+            ledger,
+            anchors,
             backups: Arc::new(Backups::new(store.clone(), Arc::clone(&ports.clock))),
             started_at: ports.clock.now(),
             limits,
@@ -274,6 +290,7 @@ impl App {
         self.tables.stop(grace).await;
         tokio::join!(self.replays.stop(grace), self.dispatcher.stop(grace));
         wayhold_store::failpoint!("stop.lanes-stopped");
+        self.ledger.stop().await;
         let (store, attempts) = (self.store.clone(), self.attempts.clone());
         // An interrupted stop was logged; the next start recovers, as after a crash.
         let stop = move || {
@@ -371,6 +388,7 @@ impl App {
         health.degraded.extend(self.accept.admission().findings());
         let sources = self.tables.report();
         health.degraded.extend(sources.iter().filter_map(unwell));
+        health.degraded.extend(self.anchors.findings());
         Readiness::decide(health, stopping, self.auth.openness(), lanes)
     }
 
@@ -463,6 +481,27 @@ fn record_of(config: &Config, clock: &Arc<dyn Clock>) -> AttemptLog {
         tracing::warn!(%error, "attempts are not recorded");
         AttemptLog::off()
     })
+}
+
+/// The ledger and its second places. Where there are records, a key is at hand before anything is added to them.
+fn start_ledger(
+    config: &Config,
+    store: &Store,
+    clock: &Arc<dyn Clock>,
+) -> Result<(Arc<Ledger>, Arc<Anchors>), StartError> {
+    let origin = config.ledger.origin.clone();
+    let ledger = Arc::new(Ledger::new(store.clone(), config.data.clone(), origin));
+    if ledger.commands().is_some() {
+        tokio::runtime::Handle::current().block_on(ledger.begin())?;
+    }
+    let anchors = Arc::new(Anchors::start(&config.ledger.anchors)?);
+    tokio::spawn(checkpoints::run(
+        Arc::downgrade(&ledger),
+        Arc::clone(&anchors),
+        config.ledger.keep,
+        Arc::clone(clock),
+    ));
+    Ok((ledger, anchors))
 }
 
 /// Gives configured destinations their durable ids and answers all that the catalogue knows.

@@ -370,6 +370,11 @@ impl Store {
         Ok(commands.insert(opened).clone())
     }
 
+    /// Commands and their ledger, where there ever were some.
+    pub fn commands_if_any(&self) -> Option<Commands> {
+        self.inner.commands().clone()
+    }
+
     /// Deliveries that were given up.
     pub fn dead_letters(&self) -> &DeadLetters {
         &self.inner.dead_letters

@@ -21,6 +21,7 @@ pub mod destinations;
 pub mod explain;
 pub mod halts;
 pub mod health;
+pub mod ledger;
 pub mod replays;
 pub mod shards;
 pub mod sources;

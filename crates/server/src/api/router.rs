@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Router;
 
 use super::{
-    approvals, audit, backups, config, dead_letters, destinations, explain, halts, health, lookup,
-    replays, shards, sources, status, tokens,
+    approvals, audit, backups, config, dead_letters, destinations, explain, halts, health, ledger,
+    lookup, replays, shards, sources, status, tokens,
 };
 use crate::app::App;
 use crate::http::{pages, unserved};
@@ -24,6 +24,7 @@ pub fn api(app: &Arc<App>) -> Router {
         .merge(status::routes())
         .merge(tokens::routes())
         .merge(audit::routes())
+        .merge(ledger::routes())
         .merge(backups::routes())
         .merge(config::routes())
         .merge(approvals::routes())

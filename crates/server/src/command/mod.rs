@@ -10,5 +10,11 @@ pub mod rulebook;
 pub mod simulate;
 pub mod timer;
 
+pub mod ledger;
+pub mod ledger_key;
+
+pub mod anchors;
+pub mod checkpoints;
+
 pub mod export;
 pub mod verify;

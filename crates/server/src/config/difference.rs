@@ -47,7 +47,15 @@ impl Effect {
 
 /// What only a restart changes: sockets and files that are held open, memory and files that were sized by
 /// it, and where the log goes.
-const FIXED: [&str; 6] = ["data", "listen", "ops_listen", "store", "retention", "log"];
+const FIXED: [&str; 7] = [
+    "data",
+    "listen",
+    "ops_listen",
+    "store",
+    "retention",
+    "ledger",
+    "log",
+];
 
 impl Change {
     /// The destination whose table it lies in.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::config::approving::ApprovingConfig;
 use crate::config::destination::DestinationConfig;
 use crate::config::environment::Environment;
+use crate::config::ledger::LedgerConfig;
 use crate::config::limits::Limits;
 use crate::config::listen::ListenAddr;
 use crate::config::problem::{Origin, Problem, Problems};
@@ -148,6 +149,7 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
     let batch_bytes_max = limits.body_bytes.max(limits.slice_bytes);
     let sources = section.table("sources", |section| Sources::read(section, batch_bytes_max));
     let network = section.table("network", NetworkConfig::read);
+    let ledger = section.table("ledger", LedgerConfig::read);
 
     let (names, destinations) = section.table("destinations", |section| {
         read_destinations(section, &network)
@@ -179,6 +181,7 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
         sources,
         approving,
         network,
+        ledger,
         log,
         destinations,
     }

@@ -14,6 +14,7 @@ mod setting;
 
 pub mod approving;
 pub mod destination;
+pub mod ledger;
 pub mod limits;
 pub mod listen;
 pub mod secret;
@@ -35,6 +36,7 @@ pub use destination::{
 };
 pub use difference::{Change, Effect, changes};
 pub use environment::Environment;
+pub use ledger::{AnchorConfig, AnchorPlace, LedgerConfig};
 pub use limits::Limits;
 pub use listen::ListenAddr;
 pub use load::{ConfigPlace, Loaded, Overrides, load};

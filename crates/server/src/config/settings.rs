@@ -16,6 +16,7 @@ use wayhold_store::attempt_log::RecordOptions;
 
 use crate::config::approving::ApprovingConfig;
 use crate::config::destination::{DestinationConfig, DestinationName};
+use crate::config::ledger::LedgerConfig;
 use crate::config::limits::Limits;
 use crate::config::listen::ListenAddr;
 use crate::config::quantity::{Size, show_size};
@@ -54,6 +55,8 @@ pub struct Config {
     pub approving: ApprovingConfig,
     /// Private networks that webhooks may reach.
     pub network: NetworkConfig,
+    /// The record of commands and decisions.
+    pub ledger: LedgerConfig,
     /// Logs.
     pub log: LogConfig,
     /// Destinations, sorted by name; at least one.

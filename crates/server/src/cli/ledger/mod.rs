@@ -1,9 +1,12 @@
 //! `wayhold ledger`: the record of commands and decisions, shown, exported and checked.
 
+mod export;
+mod show;
 mod verify;
 
 use clap::Subcommand;
 
+use super::block_on;
 use super::exit::Failure;
 use super::output::Output;
 
@@ -16,6 +19,8 @@ pub struct Ledger {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Show(show::Show),
+    Export(export::Export),
     Verify(verify::Verify),
 }
 
@@ -26,6 +31,8 @@ impl Ledger {
     /// What the verb answers.
     pub fn run(self, output: &mut Output) -> Result<(), Failure> {
         match self.verb {
+            Verb::Show(show) => block_on(show.run(output)),
+            Verb::Export(export) => export.run(output),
             Verb::Verify(verify) => verify.run(output),
         }
     }

@@ -9,6 +9,9 @@ mod keys;
 mod payloads;
 mod retention;
 
+mod file;
+
+pub use file::LedgerFile;
 pub use keys::KeyOfLedger;
 pub use payloads::{Payload, random_salt};
 pub use records::RecordRow;

@@ -1,0 +1,198 @@
+//! A ledger from its first record on: key, checkpoints, proofs, erasure, export of a stopped and of a running store, and another
+//! key.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use wayhold::clock::SystemClock;
+use wayhold::command::verify::{Trusted, verify};
+use wayhold_model::ledger::tlog_proof::TlogProof;
+use wayhold_model::ledger::{Actor, Draft, Trace};
+use wayhold_store::commands::{CommandsError, Payload, random_salt};
+use wayhold_store::{Options, Store};
+
+use crate::support::server::{Server, run, stderr, stdout};
+
+/// Appends records with a payload each to the ledger of a stopped store; the first commitment.
+fn write(data: &Path, count: u64) -> String {
+    let (store, _) = Store::open(data, Options::default(), Arc::new(SystemClock)).unwrap();
+    let commands = store.commands().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut first = None;
+    for n in 0..count {
+        let payload = Payload::new(random_salt().unwrap(), format!("secret {n}").into_bytes());
+        first.get_or_insert(payload.commitment.to_string());
+        let body = json!({ "n": n, "input": payload.reference() });
+        let (actor, trace) = (Actor::system("test"), Trace::default());
+        let stream = format!("cmd:{}", n % 3);
+        let draft = Draft::new(stream, "command.accepted", &actor, &trace, &body).unwrap();
+        let appended = commands.change(move |change| {
+            change
+                .append_with(&draft, &[payload])
+                .map_err(CommandsError::from)
+        });
+        runtime.block_on(appended).unwrap();
+    }
+    store.stop();
+    first.unwrap()
+}
+
+fn export(folder: &Path, out: &str) {
+    let exported = run(
+        folder,
+        &["ledger", "export", "--data", "data", "--out", out],
+    );
+    assert_eq!(exported.status.code(), Some(0), "{}", stderr(&exported));
+}
+
+/// Every file below a directory, with its bytes and the time of its last change.
+fn trace(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
+    let mut found = BTreeMap::new();
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else {
+                let changed = fs::metadata(&path).unwrap().modified().unwrap();
+                found.insert(path.clone(), (fs::read(&path).unwrap(), changed));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_is_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let commitment = write(&data, 5);
+
+    // Nothing has signed yet, and an export says what to do.
+    let folder = folder.path();
+    let refused = run(
+        folder,
+        &["ledger", "export", "--data", "data", "--out", "none"],
+    );
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        stderr(&refused).contains("start the server"),
+        "{}",
+        stderr(&refused)
+    );
+
+    let server = Server::start(folder, &[]);
+    let key = data.join("ledger.key");
+    assert_eq!(
+        fs::metadata(&key).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    let records = server.get("/v1/ledger?limit=4");
+    assert_eq!(records["items"].as_array().unwrap().len(), 4);
+    let rest = server.get("/v1/ledger?limit=4&after=4");
+    let kinds: Vec<_> = rest["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["type"])
+        .collect();
+    assert_eq!(kinds, ["command.accepted", "key.added"]);
+    let of_stream = server.get("/v1/ledger?stream=cmd:1");
+    assert_eq!(of_stream["items"][1]["idx"], 4);
+
+    // The record is erased from, and the root of the five before stays.
+    let body = json!({ "commit": commitment, "reason": "asked for", "legal_basis": "Art. 17" });
+    let erased = server.post("/v1/ledger/0/erase", &body.to_string());
+    assert_eq!(erased["idx"], 6);
+    let again = server.ask(
+        "POST",
+        "/v1/ledger/0/erase",
+        &[],
+        body.to_string().as_bytes(),
+    );
+    assert_eq!(again.status, 404, "{}", again.text());
+    assert_eq!(server.get("/v1/ledger/0")["payloads"], json!([]));
+    assert_eq!(
+        server.get("/v1/ledger/1")["payloads"][0]["text"],
+        "secret 1"
+    );
+
+    // Beside the running server, and then of the stopped store, which shows no trace of it.
+    export(folder, "running");
+    let running = folder.join("running");
+    let verified = verify(&running, &Trusted::default()).unwrap();
+    assert_eq!(
+        (verified.size, verified.payloads, verified.erased),
+        (7, 4, 1)
+    );
+    assert!(server.terminate().success());
+    let before = trace(&data);
+    export(folder, "stopped");
+    let stopped = folder.join("stopped");
+    assert!(trace(&data) == before, "the export left a trace");
+    let outside = fs::read(running.join("checkpoint")).unwrap();
+    let trusted = Trusted {
+        checkpoint: Some(outside),
+        keys: Vec::new(),
+    };
+    assert_eq!(verify(&stopped, &trusted).unwrap().outside, Some(7));
+
+    // The last checkpoint was signed at the stop, so proofs are there at once after the next start.
+    let server = Server::start(folder, &[]);
+    let proof = server.ask("GET", "/v1/ledger/3/proof", &[], b"");
+    let proof: TlogProof = proof.text().parse().unwrap();
+    let lines = fs::read_to_string(stopped.join("records.jsonl")).unwrap();
+    let keys = fs::read_to_string(stopped.join("keys.json")).unwrap();
+    let keys: wayhold_model::ledger::export::Keys = keys.parse().unwrap();
+    let record = lines.lines().nth(3).unwrap();
+    assert_eq!(
+        proof
+            .check(record.as_bytes(), &keys.keys)
+            .unwrap()
+            .head
+            .size,
+        7
+    );
+    assert!(
+        proof
+            .check(lines.lines().nth(2).unwrap().as_bytes(), &keys.keys)
+            .is_err()
+    );
+    let consistency = server.get("/v1/ledger/consistency?old=3&new=7");
+    assert_eq!(consistency["hashes"].as_array().unwrap().len(), 4);
+    assert!(server.terminate().success());
+
+    // Without its key it begins another one, and the records say so.
+    fs::rename(&key, folder.join("old.key")).unwrap();
+    let server = Server::start(folder, &[]);
+    let keys = server.get("/v1/ledger/keys");
+    let retired: Vec<&Value> = keys["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|key| &key["retired"])
+        .collect();
+    assert_eq!(retired, [&json!(true), &json!(false)]);
+    assert!(server.terminate().success());
+    export(folder, "rotated");
+    let verified = verify(&folder.join("rotated"), &trusted).unwrap();
+    assert_eq!((verified.size, verified.outside), (9, Some(7)));
+
+    // The old key signs no more.
+    fs::rename(folder.join("old.key"), &key).unwrap();
+    let refused = run(folder, &["serve", "--listen", "127.0.0.1:0"]);
+    let words = stderr(&refused) + &stdout(&refused);
+    assert!(
+        !refused.status.success() && words.contains("retired"),
+        "{words}"
+    );
+}
