@@ -9,6 +9,7 @@
 use data_encoding::BASE32;
 use sha2::{Digest, Sha256};
 
+use crate::command::SOURCE;
 use crate::event::Event;
 
 /// How many bytes of the hash are kept: 160 bits collide by chance for nobody, and 20 bytes are 32
@@ -17,7 +18,12 @@ const HASH_BYTES: usize = 20;
 
 /// `evt_` and, in base32 (RFC 4648 section 6, upper case), the first 20 bytes of the SHA-256 of
 /// `source NUL id`.
+///
+/// A command's own id stays what it is: receivers, people and the ledger know it by that alone.
 pub fn webhook_id(event: &Event) -> String {
+    if event.source() == SOURCE {
+        return event.id().to_owned();
+    }
     of_identity(event.identity_bytes())
 }
 

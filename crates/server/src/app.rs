@@ -25,8 +25,10 @@ use crate::command::anchors::Anchors;
 use crate::command::approvals::Approvals;
 use crate::command::checkpoints;
 use crate::command::gate::{Gate, Rulebook};
+use crate::command::leave::CommandSink;
 use crate::command::ledger::{Ledger, LedgerError};
 use crate::command::timer;
+use crate::command::{CommandDesk, CommandError, Kinds};
 use crate::config::{Config, ConfigPlace, Loaded, ShownValue};
 use crate::dispatch::{Dispatcher, LaneSnapshot, Service, Surroundings, Target};
 use crate::http::SharedLimits;
@@ -58,6 +60,8 @@ pub struct App {
     pub tables: Tables,
     /// Dead letters, and what operators do with them.
     pub letters: Letters,
+    /// What is to be done outside.
+    pub commands: CommandDesk,
     /// Old events that are delivered anew.
     pub replays: Replays,
     /// What waits for people, and the gate that commands go through.
@@ -135,6 +139,17 @@ pub enum StartError {
     /// There is no HTTP client for second places of the ledger.
     #[error("ledger.anchors: {0}")]
     Anchors(#[from] reqwest::Error),
+    /// What asks the target of a kind of commands cannot work as configured; change the configuration.
+    #[error("commands of kind {kind}: {reason}")]
+    Commands {
+        /// The kind.
+        kind: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Commands cannot be opened; says what to do.
+    #[error(transparent)]
+    Desk(#[from] CommandError),
     /// Dead letters, which may hold their keys, cannot be read; see the log.
     #[error(transparent)]
     Letters(#[from] LetterError),
@@ -160,7 +175,14 @@ impl App {
             tracing::warn!("{finding}");
         }
         let records = sync_destinations(&config, &store)?;
-        let (sinks, targets) = targets_of(&config, &records, &ports.clock)?;
+        let kinds = kinds_of(&config, &ports.clock)?;
+        let gate = Gate::new(Rulebook::of(&config, &values));
+        let commands =
+            CommandDesk::new(store.clone(), kinds, gate.clone(), Arc::clone(&ports.clock));
+        if !config.commands.is_empty() {
+            commands.commands()?;
+        }
+        let (sinks, targets) = targets_of(&config, &records, &ports.clock, &commands)?;
         let around = Surroundings {
             store: store.clone(),
             metrics: Arc::clone(&metrics),
@@ -179,11 +201,7 @@ impl App {
         let admission = Admission::new(&config, |name| id_of(&records, name.as_str()));
         admission.watch(&store, Arc::clone(&ports.clock));
         let limits = SharedLimits::from(&config.limits);
-        let approvals = Approvals::new(
-            store.clone(),
-            Gate::new(Rulebook::of(&config, &values)),
-            Arc::clone(&ports.clock),
-        );
+        let approvals = Approvals::new(store.clone(), gate, Arc::clone(&ports.clock));
         let (ledger, anchors) = start_ledger(&config, &store, &ports.clock)?;
         let in_force = Arc::new(ArcSwap::from_pointee(InForce {
             config,
@@ -216,6 +234,7 @@ impl App {
                 openness,
                 Arc::clone(&ports.clock),
             ),
+            commands,
             letters: Letters::new(store.clone(), dispatcher.clone(), Arc::clone(&ports.clock)),
             replays: Replays::start(around, Arc::new(move |name| followed.load().service(name))),
             approvals,
@@ -235,6 +254,7 @@ impl App {
             dispatcher,
             metrics,
         });
+        app.commands.start();
         let keeping = Arc::downgrade(&app);
         let keeps = move || keeping.upgrade().and_then(|app| app.keeps());
         tokio::spawn(keep::run(app.letters.clone(), keeps));
@@ -288,6 +308,7 @@ impl App {
         self.announce_stop();
         wayhold_store::failpoint!("stop.begun");
         self.tables.stop(grace).await;
+        self.commands.stop(grace).await;
         tokio::join!(self.replays.stop(grace), self.dispatcher.stop(grace));
         wayhold_store::failpoint!("stop.lanes-stopped");
         self.ledger.stop().await;
@@ -444,6 +465,7 @@ fn targets_of(
     config: &Config,
     records: &[DestinationRecord],
     clock: &Arc<dyn Clock>,
+    commands: &CommandDesk,
 ) -> Result<(Sinks, Vec<Target>), StartError> {
     let mut sinks = BTreeMap::new();
     let mut targets = Vec::new();
@@ -455,6 +477,7 @@ fn targets_of(
                     name: record.name.clone(),
                     reason: error.to_string(),
                 })?;
+                let sink = CommandSink::around(sink, commands.clone());
                 sinks.insert(record.name.clone(), Arc::clone(&sink));
                 Ok::<_, StartError>(Service {
                     policy: destination.delivery.clone(),
@@ -468,6 +491,14 @@ fn targets_of(
         });
     }
     Ok((sinks, targets))
+}
+
+/// Kinds of commands, and what asks their targets.
+fn kinds_of(config: &Config, clock: &Arc<dyn Clock>) -> Result<Kinds, StartError> {
+    Kinds::build(config, clock).map_err(|(kind, error)| StartError::Commands {
+        kind,
+        reason: error.to_string(),
+    })
 }
 
 /// The record of attempts that the configuration asks for. Nothing depends on it, so a server whose disk has no

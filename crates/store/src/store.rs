@@ -380,6 +380,11 @@ impl Store {
         &self.inner.dead_letters
     }
 
+    /// Whether the volume has room for what is new; what was accepted goes on without.
+    pub fn has_room(&self) -> bool {
+        !self.inner.space.is_low()
+    }
+
     /// Whether it can durably accept, and what is not as it should be. While one shard still accepts,
     /// the store does: the others are named as findings, and refuse what belongs to them.
     pub fn health(&self) -> Health {

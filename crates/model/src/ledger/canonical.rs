@@ -225,7 +225,7 @@ pub(super) fn write_integer(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Appends a text in quotes, escaped as little as JSON allows.
-pub(super) fn write_text(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn write_text(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut rest = text.as_bytes();
     while let Some(at) = rest

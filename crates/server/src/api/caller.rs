@@ -36,6 +36,8 @@ requires! {
     Operate,
     /// To decide on commands.
     Approve,
+    /// To propose commands.
+    Propose,
     /// To read the audit trail.
     Audit,
     /// To make and revoke tokens.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Router;
 
 use super::{
-    approvals, audit, backups, config, dead_letters, destinations, explain, halts, health, ledger,
-    lookup, replays, shards, sources, status, tokens,
+    approvals, audit, backups, commands, config, dead_letters, destinations, explain, halts,
+    health, ledger, lookup, replays, shards, sources, status, tokens,
 };
 use crate::app::App;
 use crate::http::{pages, unserved};
@@ -26,6 +26,7 @@ pub fn api(app: &Arc<App>) -> Router {
         .merge(audit::routes())
         .merge(ledger::routes())
         .merge(backups::routes())
+        .merge(commands::routes())
         .merge(config::routes())
         .merge(approvals::routes())
         .merge(halts::routes())

@@ -13,7 +13,9 @@ use wayhold_store::DestinationRecord;
 
 use super::{App, InForce, id_of};
 use crate::blocking::{Interrupted, blocking};
+use crate::command::Kinds;
 use crate::command::gate::Rulebook;
+use crate::command::leave::CommandSink;
 use crate::config::{Change, Config, Effect, Loaded, Problems, changes};
 use crate::dispatch::{DispatchError, Reconfiguration, Service};
 use crate::ingest::Rules;
@@ -98,6 +100,13 @@ impl App {
         }
         let Loaded { config, values, .. } = loaded;
         let (config, built) = self.build_sinks(config, &changes).await?;
+        let (config, kinds) = match self.build_kinds(config).await {
+            Ok(kinds) => kinds,
+            Err(error) => {
+                let_go(built).await;
+                return Err(error);
+            }
+        };
         let services = services_of(&config, &built);
         let reconfiguration = Reconfiguration {
             names: config
@@ -116,6 +125,12 @@ impl App {
                 return Err(error.into());
             }
         };
+        if !config.commands.is_empty()
+            && let Err(error) = self.ledger.begin().await
+        {
+            tracing::warn!(%error, "the ledger's key is introduced later");
+        }
+        self.commands.follow(kinds);
         self.move_door(&config, &records).await?;
         self.limits.replace(&config.limits);
         self.approvals.gate().follow(Rulebook::of(&config, &values));
@@ -157,6 +172,7 @@ impl App {
     ) -> Result<(Config, BTreeMap<String, Arc<dyn Sink>>), ReloadError> {
         let changed: BTreeSet<String> = changed_destinations(&config, changes);
         let clock = Arc::clone(&self.clock);
+        let desk = self.commands.clone();
         let build = move || {
             let mut built = BTreeMap::new();
             let mut failed = None;
@@ -166,7 +182,10 @@ impl App {
                 .filter(|one| changed.contains(one.name.as_str()))
             {
                 match sink::build(one, &clock) {
-                    Ok(sink) => drop(built.insert(one.name.to_string(), sink)),
+                    Ok(sink) => {
+                        let sink = CommandSink::around(sink, desk.clone());
+                        built.insert(one.name.to_string(), sink);
+                    }
                     Err(error) => {
                         failed = Some((one.name.to_string(), error.to_string()));
                         break;
@@ -181,6 +200,24 @@ impl App {
             return Err(ReloadError::Sink { name, reason });
         }
         Ok((config, built))
+    }
+
+    /// Kinds of commands with what asks their targets, and the file of commands where they are the first.
+    async fn build_kinds(&self, config: Config) -> Result<(Config, Kinds), ReloadError> {
+        let (clock, desk) = (Arc::clone(&self.clock), self.commands.clone());
+        let build = move || {
+            let kinds = Kinds::build(&config, &clock)
+                .map_err(|(name, error)| (format!("of commands {name}"), error.to_string()));
+            let opened = match config.commands.is_empty() {
+                true => Ok(()),
+                false => desk.commands().map(drop),
+            };
+            let opened = opened.map_err(|error| ("of commands".to_owned(), error.to_string()));
+            (config, opened.and(kinds))
+        };
+        let (config, kinds) = blocking(build).await?;
+        let kinds = kinds.map_err(|(name, reason)| ReloadError::Sink { name, reason })?;
+        Ok((config, kinds))
     }
 
     /// Lets events in by the newer rules and limits.

@@ -1,5 +1,25 @@
-//! What commands ask of the outside world, and the ledger that proves what became of it. Modules in suggested reading
-//! order.
+//! Commands: durable outward acts, from proposal to outcome. What is proposed is judged and kept in one change; what is
+//! ready is handed to the outbox as an event of its own; no attempt leaves before it is on record, and its outcome is
+//! on record before its delivery is settled. Modules in suggested reading order.
+
+pub mod kinds;
+pub mod proposal;
+pub mod records;
+
+pub mod desk;
+pub mod keys;
+pub mod propose;
+
+pub mod emit;
+pub mod resolve;
+
+mod answer;
+pub mod leave;
+pub mod outcome;
+pub mod track;
+
+pub mod cancel;
+pub mod care;
 
 pub mod approvals;
 pub mod gate;
@@ -18,3 +38,6 @@ pub mod checkpoints;
 
 pub mod export;
 pub mod verify;
+
+pub use desk::{CommandDesk, CommandError};
+pub use kinds::{Kind, Kinds};

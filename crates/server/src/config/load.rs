@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::approving::ApprovingConfig;
+use crate::config::commands::CommandKind;
 use crate::config::destination::DestinationConfig;
 use crate::config::environment::Environment;
 use crate::config::ledger::LedgerConfig;
@@ -154,6 +155,9 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
     let (names, destinations) = section.table("destinations", |section| {
         read_destinations(section, &network)
     });
+    let commands = section.table("commands", |section| {
+        CommandKind::read_all(section, &destinations, &network)
+    });
     let routes = Route::read_all(section, &names);
     let approving = ApprovingConfig::read(section, &names);
     if names.is_empty() {
@@ -183,6 +187,7 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
         network,
         ledger,
         log,
+        commands,
         destinations,
     }
 }

@@ -13,6 +13,7 @@ mod section;
 mod setting;
 
 pub mod approving;
+pub mod commands;
 pub mod destination;
 pub mod ledger;
 pub mod limits;
@@ -30,6 +31,7 @@ mod tests;
 
 pub use approving::ApprovingConfig;
 pub(crate) use approving::policies_of;
+pub use commands::CommandKind;
 pub use destination::{
     DeliveryPolicy, DestinationConfig, DestinationName, OnDeadLetter, OnFailure, Recorded,
     SinkConfig,

@@ -15,6 +15,7 @@ use wayhold_model::shard_map::{SHARDS_MAX, shards_for};
 use wayhold_store::attempt_log::RecordOptions;
 
 use crate::config::approving::ApprovingConfig;
+use crate::config::commands::CommandKind;
 use crate::config::destination::{DestinationConfig, DestinationName};
 use crate::config::ledger::LedgerConfig;
 use crate::config::limits::Limits;
@@ -59,6 +60,8 @@ pub struct Config {
     pub ledger: LedgerConfig,
     /// Logs.
     pub log: LogConfig,
+    /// Kinds of commands, sorted by name.
+    pub commands: Vec<CommandKind>,
     /// Destinations, sorted by name; at least one.
     pub destinations: Vec<DestinationConfig>,
 }

@@ -76,6 +76,14 @@ fn advice(kind: ProblemType) -> &'static str {
              schema or data; position names the first. Nothing was stored. Give different events \
              different ids."
         }
+        ProblemType::InvalidCommand => {
+            "No kind of that name is configured, or the arguments do not fit its JSON Schema; errors names \
+             each place. Nothing was kept, and the same Idempotency-Key may be used again."
+        }
+        ProblemType::KeyReused => {
+            "A key names one request: it came before with another body. Use a new key for a new command, and \
+             the old one only to hear the first answer again."
+        }
         ProblemType::StateConflict => {
             "What was asked does not fit the present state; detail says what that is. Look at it again \
              before trying once more."

@@ -38,6 +38,10 @@ pub enum ProblemType {
     RouteFailed,
     /// The same source and id was accepted with other content.
     EventConflict,
+    /// A command of no configured kind, or whose arguments do not fit it.
+    InvalidCommand,
+    /// The Idempotency-Key came before with another request.
+    KeyReused,
     /// The thing is not in a state that allows the action.
     StateConflict,
     /// No token, or one that is not known.
@@ -72,7 +76,7 @@ pub enum ProblemType {
 
 impl ProblemType {
     /// Every type, in the order of the index page.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::InvalidRequest,
         Self::MalformedBody,
         Self::InvalidEvent,
@@ -81,6 +85,8 @@ impl ProblemType {
         Self::NoRoute,
         Self::RouteFailed,
         Self::EventConflict,
+        Self::InvalidCommand,
+        Self::KeyReused,
         Self::StateConflict,
         Self::Unauthenticated,
         Self::Forbidden,
@@ -109,6 +115,8 @@ impl ProblemType {
             Self::NoRoute => "no-route",
             Self::RouteFailed => "route-failed",
             Self::EventConflict => "event-conflict",
+            Self::InvalidCommand => "invalid-command",
+            Self::KeyReused => "key-reused",
             Self::StateConflict => "state-conflict",
             Self::Unauthenticated => "unauthenticated",
             Self::Forbidden => "forbidden",
@@ -140,9 +148,11 @@ impl ProblemType {
             }
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMedia => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::NoRoute | Self::RouteFailed | Self::InvalidConfiguration => {
-                StatusCode::UNPROCESSABLE_ENTITY
-            }
+            Self::NoRoute
+            | Self::RouteFailed
+            | Self::InvalidConfiguration
+            | Self::InvalidCommand
+            | Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             Self::EventConflict | Self::StateConflict | Self::RestartNeeded => StatusCode::CONFLICT,
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::Forbidden => StatusCode::FORBIDDEN,
@@ -167,6 +177,8 @@ impl ProblemType {
             Self::NoRoute => "No route wants this event",
             Self::RouteFailed => "A condition cannot be decided for this event",
             Self::EventConflict => "This id was used before for another event",
+            Self::InvalidCommand => "The command cannot be accepted as it is",
+            Self::KeyReused => "This Idempotency-Key was used before for another request",
             Self::StateConflict => "The state of the thing does not allow this",
             Self::Unauthenticated => "A valid token is needed",
             Self::Forbidden => "The token does not allow this",

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use wayhold_model::command::SOURCE;
 use wayhold_model::key::KeyRules;
 use wayhold_model::route::Router;
 use wayhold_model::{DestinationId, Event, EventParts};
@@ -31,6 +32,10 @@ pub struct Rules {
 
 /// Most routes that a refusal names: enough to tell whose configuration this is, of the thousand that it may have.
 const ROUTES_NAMED_MAX: usize = 16;
+
+/// Whoever could send such an event could have something done that nobody approved.
+const NOT_OF_COMMANDS: &str =
+    "another source: \"/commands\" is that of commands, which are proposed at POST /v1/commands";
 
 impl Rules {
     /// The rules of a configuration, over the durable ids that the catalogue gave to its destinations.
@@ -86,6 +91,9 @@ impl Rules {
 
     /// The event with the key that it brings, or that the rules give it.
     pub(super) fn event_of(&self, draft: &mut Draft<'_>) -> Result<Event, Refusal> {
+        if draft.source == SOURCE {
+            return Err(Refusal::invalid("source", NOT_OF_COMMANDS));
+        }
         let parts = draft.parts();
         let key = self
             .keys

@@ -31,9 +31,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::http::HeaderName;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use wayhold_model::quota::Quota;
-use wayhold_model::{Event, Failure, FailureClass, Outcome, Receipt, StoredEvent};
+use wayhold_model::{Event, Failure, FailureClass, Outcome, Receipt, StoredEvent, Timestamp};
 
 pub use build::{BuildError, build};
 pub use known::Known;
@@ -89,6 +89,8 @@ pub struct Attempt {
     /// The replay that it is made for; `None` for the event's own delivery. Where the protocol has a place for it,
     /// the destination is told.
     pub replay: Option<u64>,
+    /// Whether whoever waits for it wants the answer itself.
+    pub keeps_answer: bool,
     done: Option<Done>,
 }
 
@@ -116,6 +118,32 @@ pub struct Said {
     pub quotas: Vec<Quota>,
     /// What it calls what it took.
     pub receipt: Option<Receipt>,
+    /// How its answer begins, where the attempt asked for that.
+    pub answer: Option<Answer>,
+    /// Nothing was sent, and nothing ever will be: a stated rule has ended the delivery.
+    pub withdrawn: bool,
+    /// Whoever wants to know what the lane makes of it.
+    pub fate: Option<oneshot::Sender<Fate>>,
+}
+
+/// How an answer begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Its first bytes, at most so many as a sink reads.
+    pub bytes: Vec<u8>,
+    /// Whether there was more.
+    pub cut: bool,
+}
+
+/// What a lane makes of an attempt's outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The delivery is resolved.
+    Resolved,
+    /// It is tried again, not before this time.
+    Again(Timestamp),
+    /// It is a dead letter.
+    Dead,
 }
 
 impl Attempt {
@@ -134,6 +162,7 @@ impl Attempt {
             timeout,
             known: None,
             replay: None,
+            keeps_answer: false,
             done: Some(Done { token, finished }),
         }
     }
@@ -155,6 +184,13 @@ impl Attempt {
     #[must_use]
     pub fn of_replay(mut self, replay: u64) -> Self {
         self.replay = Some(replay);
+        self
+    }
+
+    /// The same, with the answer kept.
+    #[must_use]
+    pub fn keeping_answer(mut self) -> Self {
+        self.keeps_answer = true;
         self
     }
 

@@ -328,6 +328,7 @@ impl Sink for Quoted {
             let said = wayhold::sink::Said {
                 quotas: vec![quota],
                 receipt: None,
+                ..wayhold::sink::Said::default()
             };
             attempt.finish_with(Outcome::Delivered, said);
         }

@@ -68,7 +68,7 @@ pub(super) struct Shared {
 struct Seen {
     counts: Counts,
     closed: Option<String>,
-    watched: HashMap<CommandId, watch::Sender<State>>,
+    watched: HashMap<CommandId, watch::Sender<Option<State>>>,
 }
 
 impl std::fmt::Debug for Commands {
@@ -176,9 +176,9 @@ impl Commands {
         self.shared.ledger.subscribe()
     }
 
-    /// Tells when a command becomes something else, from now on; `None` where too many are waited for. Look where it
-    /// stands after this, and before waiting.
-    pub fn watch(&self, id: CommandId) -> Option<watch::Receiver<State>> {
+    /// Tells when a command becomes something else, from now on: first `None`, then where it stands; `None` where too
+    /// many are waited for. Look where it stands after this, and before waiting.
+    pub fn watch(&self, id: CommandId) -> Option<watch::Receiver<Option<State>>> {
         let mut seen = self.shared.seen();
         if seen.watched.len() >= WATCHED_MAX {
             // Those that nobody waits for any more go first.
@@ -188,7 +188,7 @@ impl Commands {
             return None;
         }
         let sender = seen.watched.entry(id);
-        let sender = sender.or_insert_with(|| watch::Sender::new(State::Accepted));
+        let sender = sender.or_insert_with(|| watch::Sender::new(None));
         Some(sender.subscribe())
     }
 
@@ -255,7 +255,7 @@ impl Shared {
         if !seen.watched.is_empty() {
             for (id, state) in touched {
                 let gone = match seen.watched.get(id) {
-                    Some(sender) => sender.send(*state).is_err(),
+                    Some(sender) => sender.send(Some(*state)).is_err(),
                     None => false,
                 };
                 if gone {

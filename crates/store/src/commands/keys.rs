@@ -55,6 +55,20 @@ impl View<'_> {
     }
 }
 
+impl View<'_> {
+    /// Whether a key was kept before that time.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn has_keys_before(&self, before: Timestamp) -> Result<bool, CommandsError> {
+        self.run(|connection| {
+            connection
+                .prepare_cached("SELECT EXISTS (SELECT 1 FROM keys WHERE at < ?1)")?
+                .query_row([before.as_micros().cast_signed()], |row| row.get(0))
+        })
+    }
+}
+
 impl Change<'_> {
     /// Keeps what is answered to a key, which must not be kept already.
     ///

@@ -210,17 +210,29 @@ impl View<'_> {
         )
     }
 
-    /// Commands that were handed over, have not ended and did not change since that time.
+    /// Commands that were handed over, have not ended and came into their state between two times, the first included,
+    /// with that time.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn on_the_way(&self, since: Timestamp, max: u32) -> Result<Vec<CommandId>, CommandsError> {
-        let since = since.as_micros().cast_signed();
-        self.ids(
-            "SELECT id FROM commands WHERE handed_over = 1 AND ended = 0 AND changed_at <= ?1
-             ORDER BY changed_at LIMIT ?2",
-            params![since, max],
-        )
+    pub fn on_the_way(
+        &self,
+        (from, until): (Timestamp, Timestamp),
+        max: u32,
+    ) -> Result<Vec<(CommandId, Timestamp)>, CommandsError> {
+        let [from, until] = [from, until].map(|time| time.as_micros().cast_signed());
+        self.run(|connection| {
+            connection
+                .prepare_cached(
+                    "SELECT id, changed_at FROM commands
+                     WHERE handed_over = 1 AND ended = 0 AND changed_at >= ?1 AND changed_at < ?2
+                     ORDER BY changed_at LIMIT ?3",
+                )?
+                .query_map(params![from, until, max], |row| {
+                    Ok((CommandId::from_bytes(row.get(0)?), at(row.get(1)?)))
+                })?
+                .collect()
+        })
     }
 
     /// What a command needs, and where that stands; `None` for a command that is not there.

@@ -198,7 +198,7 @@ async fn whoever_waits_for_a_command_hears_of_it_and_of_nothing_else() {
         .await
         .unwrap();
     one.changed().await.unwrap();
-    assert_eq!(*one.borrow_and_update(), State::Sending);
+    assert_eq!(*one.borrow_and_update(), Some(State::Sending));
     assert!(!other.has_changed().unwrap());
     assert!(!ready.has_changed().unwrap());
     add(&commands, 3, State::Ready).await.unwrap();

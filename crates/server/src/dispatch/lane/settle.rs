@@ -19,7 +19,7 @@ use crate::dispatch::dispatcher::Halt;
 use crate::dispatch::pace::Change;
 use crate::dispatch::snapshot::LastError;
 use crate::dispatch::steady::Steady;
-use crate::sink::Finished;
+use crate::sink::{Fate, Finished};
 
 impl LaneTask {
     /// Takes a batch of outcomes. The deliveries among them that arrived are recorded together.
@@ -44,8 +44,16 @@ impl LaneTask {
                     let in_flight = self.flight.len();
                     self.pace.note_quotas(&said.quotas, in_flight, moment.now);
                 }
+                if said.withdrawn {
+                    self.end_withdrawn(&sent);
+                    continue;
+                }
                 self.record(&sent, &outcome, said.receipt, moment);
-                self.settle(&sent, &outcome, moment);
+                let fate = self.settle(&sent, &outcome, moment);
+                if let Some(waiting) = said.fate {
+                    // Nobody waits any more once the server stops.
+                    waiting.send(fate).ok();
+                }
             }
         }
         if self.flight.is_empty() {
@@ -90,7 +98,27 @@ impl LaneTask {
         });
     }
 
-    fn settle(&mut self, sent: &Sent, outcome: &Outcome, moment: Moment) {
+    /// Ends a delivery that a stated rule has ended: nothing was sent.
+    fn end_withdrawn(&mut self, sent: &Sent) {
+        self.retries_away -= usize::from(!sent.history.is_first());
+        // It says nothing of the destination, should it have been the breaker's probe.
+        self.pace.probe_given_up();
+        self.unsynced += 1;
+        info!(
+            destination = self.record.name,
+            position = %sent.event.position,
+            "delivery ended: what it was for is not wanted any more"
+        );
+        match sent.history.letter {
+            Some(redrive) => self
+                .handle
+                .settle_letter(redrive.letter, Resolution::Expired),
+            None => self.handle.settle(&sent.event, Resolution::Expired),
+        }
+        self.order.resolved(sent.event.key_hash, sent.history);
+    }
+
+    fn settle(&mut self, sent: &Sent, outcome: &Outcome, moment: Moment) -> Fate {
         let event = &sent.event;
         let (position, key) = (event.position, event.key_hash);
         self.retries_away -= usize::from(!sent.history.is_first());
@@ -107,6 +135,11 @@ impl LaneTask {
         let streak = self.go_on(outcome, moment.now);
         let weight = Weight { trusted, streak };
         let (settled, reach) = sent.settle(outcome, weight, &self.policy.retry, moment, entropy);
+        let fate = match &settled {
+            Settled::Delivered => Fate::Resolved,
+            Settled::Again { at, .. } => Fate::Again(Steady::to_wall(*at, moment.wall, moment.now)),
+            Settled::Dead(_) => Fate::Dead,
+        };
         match settled {
             Settled::Delivered => {
                 self.metrics
@@ -167,6 +200,7 @@ impl LaneTask {
             Reach::Pauses => self.halt(RunState::Paused, outcome, moment),
             Reach::Disables => self.halt(RunState::Disabled, outcome, moment),
         }
+        fate
     }
 
     /// Keeps how long one class of failure has been all that comes of the destination. What concerns a part of

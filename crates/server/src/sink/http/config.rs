@@ -37,7 +37,7 @@ pub struct HttpConfig {
 
 /// The words of `method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
+pub(crate) enum Verb {
     Post,
     Put,
     Patch,
@@ -84,9 +84,18 @@ const OFF: &str = "off";
 impl HttpConfig {
     /// Reads the keys; `None` only with a problem noted.
     pub(crate) fn read(section: &mut Section<'_, '_, '_>, network: &NetworkConfig) -> Option<Self> {
+        Self::read_as(section, network, Verb::Post)
+    }
+
+    /// The same with another method where none is set.
+    pub(crate) fn read_as(
+        section: &mut Section<'_, '_, '_>,
+        network: &NetworkConfig,
+        usual: Verb,
+    ) -> Option<Self> {
         let mut allow_networks: Vec<IpNet> = section.get("allow_networks", Vec::new());
         allow_networks.extend(&network.allow);
-        let method = section.get("method", Verb::Post);
+        let method = section.get("method", usual);
         let body = section.get("body", method.body());
         let success = read_success(section);
         let headers = section.table("headers", read_headers);

@@ -18,7 +18,7 @@ use super::line::Line;
 use super::rate_limit::quotas_of;
 use super::retry_after::retry_after;
 use super::shape::Shape;
-use crate::sink::{Attempt, BoxFuture, BuildError, Preview, REPLAY_HEADER, Said, Sink};
+use crate::sink::{Answer, Attempt, BoxFuture, BuildError, Preview, REPLAY_HEADER, Said, Sink};
 
 /// Most bytes of an answer's body that are read, so that the connection can be used again.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
@@ -144,13 +144,21 @@ impl Target {
             .unwrap_or_else(|| outcome_of_status(host, status, wait));
         let receipt = receipt_of(&response);
         let body_deadline = deadline.min(Instant::now() + ANSWER_BODY_TIMEOUT);
-        let mut begin = Vec::new();
-        drop(timeout_at(body_deadline, read_some(response, &mut begin)).await);
+        let keep = match (attempt.keeps_answer, status.is_success()) {
+            (true, _) => ANSWER_BYTES_MAX,
+            (false, true) => 0,
+            (false, false) => wayhold_model::outcome::ANSWER_BYTES_MAX,
+        };
+        let mut answer = Answer::default();
+        drop(timeout_at(body_deadline, read_some(response, keep, &mut answer)).await);
+        let outcome = outcome.with_answer(&answer.bytes);
         let said = Said {
             quotas,
             receipt: Some(receipt),
+            answer: attempt.keeps_answer.then_some(answer),
+            ..Said::default()
         };
-        (outcome.with_answer(&begin), said)
+        (outcome, said)
     }
 
     async fn probe(&self) -> Result<String, Failure> {
@@ -175,17 +183,15 @@ fn receipt_of(response: &Response) -> Receipt {
 }
 
 /// Reads an answer's body so far that its connection may be used again; beyond that, dropping it
-/// closes the connection. What is kept of a failure's answer goes to `begin`.
-async fn read_some(mut response: Response, begin: &mut Vec<u8>) {
-    let keep = if response.status().is_success() {
-        0
-    } else {
-        wayhold_model::outcome::ANSWER_BYTES_MAX
-    };
+/// closes the connection. Its first `keep` bytes go to `answer`.
+async fn read_some(mut response: Response, keep: usize, answer: &mut Answer) {
     let mut left = ANSWER_BYTES_MAX;
     while let Ok(Some(chunk)) = response.chunk().await {
-        let room = keep.saturating_sub(begin.len()).min(chunk.len());
-        begin.extend_from_slice(chunk.get(..room).unwrap_or_default());
+        let room = keep.saturating_sub(answer.bytes.len()).min(chunk.len());
+        answer
+            .bytes
+            .extend_from_slice(chunk.get(..room).unwrap_or_default());
+        answer.cut |= room < chunk.len();
         match left.checked_sub(chunk.len()) {
             Some(rest) => left = rest,
             None => return,

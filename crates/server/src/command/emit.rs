@@ -1,0 +1,216 @@
+//! The hand-over: a command that is ready becomes an event with source `/commands` and its own id, owed to its
+//! destination alone. Idempotent acceptance makes that happen once: what a crash leaves unmarked is handed over again
+//! and found stored.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tracing::{info, warn};
+use wayhold_model::command::{CommandId, SOURCE, State};
+use wayhold_model::{DestinationId, DestinationSet, Event, EventParts, InvalidEvent, Timestamp};
+use wayhold_store::commands::{Command, Transition};
+use wayhold_store::{AppendError, CommandsError, NewEvent};
+
+use super::desk::{CommandDesk, CommandError};
+use super::gate::may_leave;
+use super::records::{moved, ourselves};
+
+/// Commands handed over together: one group of a shard, and memory for as many arguments.
+const BATCH: u32 = 256;
+
+/// How often commands are looked at that wait for a time or for others.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// A failure is told once in so many looks.
+const TOLD_EVERY: u32 = 40;
+
+/// What is done about a ready command now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It is handed over.
+    Now,
+    /// It waits: for its time, for others, or because it is halted.
+    Later,
+    /// It never can be: what it needs will not come.
+    Never(String),
+}
+
+/// Decides what is done about a ready command, by where those stand that it needs.
+pub fn turn_of(command: &Command, needs: &[(CommandId, Option<State>)], now: Timestamp) -> Turn {
+    let mut turn = Turn::Now;
+    for (id, state) in needs {
+        match state {
+            Some(State::Succeeded) => {}
+            // A person may still have a dead one done.
+            Some(
+                State::Accepted
+                | State::PendingApproval
+                | State::Ready
+                | State::Sending
+                | State::RetryWait
+                | State::Unknown
+                | State::Reconciling
+                | State::Dead,
+            ) => turn = Turn::Later,
+            Some(state) => return Turn::Never(format!("it needs {id}, which is {}", state.name())),
+            None => return Turn::Never(format!("it needs {id}, which is not there")),
+        }
+    }
+    match command.not_before {
+        Some(at) if at > now => Turn::Later,
+        _ => turn,
+    }
+}
+
+/// The event that a command is in the outbox.
+///
+/// # Errors
+/// Its words cannot be those of an event, which its bounds exclude.
+pub fn event_of(command: &Command, arguments: &str) -> Result<Event, InvalidEvent> {
+    let (id, time) = (command.new.id.to_string(), command.proposed_at.to_string());
+    Event::new(&EventParts {
+        id: &id,
+        source: SOURCE,
+        kind: &command.new.kind,
+        subject: &id,
+        time: &time,
+        content_type: "application/json",
+        key: command.new.order_key.as_deref().unwrap_or_default(),
+        data: arguments.to_owned().into(),
+        ..EventParts::default()
+    })
+}
+
+impl CommandDesk {
+    /// Hands over what is ready until `stop` says so.
+    pub async fn hand_over(self, mut stop: watch::Receiver<bool>) {
+        let Ok(mut ready) = self.commands().map(wayhold_store::Commands::ready) else {
+            return;
+        };
+        let mut failures: u32 = 0;
+        loop {
+            ready.mark_unchanged();
+            match self.hand_over_all().await {
+                Ok(()) => failures = 0,
+                Err(error) => {
+                    if failures.is_multiple_of(TOLD_EVERY) {
+                        warn!(%error, "commands are not handed over; trying again");
+                    }
+                    failures += 1;
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+            }
+            tokio::select! {
+                _ = stop.changed() => return,
+                changed = ready.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+            if *stop.borrow() {
+                return;
+            }
+        }
+    }
+
+    /// Hands over everything that is due.
+    async fn hand_over_all(&self) -> Result<(), CommandError> {
+        let mut from = 0;
+        loop {
+            let now = self.0.clock.now();
+            let batch = self.look(move |view| {
+                let mut batch = Vec::new();
+                for command in view.to_hand_over(from, BATCH)? {
+                    let needs = view.needs(command.new.id)?;
+                    let turn = match may_leave(view, &command)? {
+                        Some(_halted) => Turn::Later,
+                        None => turn_of(&command, &needs, now),
+                    };
+                    batch.push((command, turn));
+                }
+                Ok(batch)
+            });
+            let batch = batch.await?;
+            let Some((last, _)) = batch.last() else {
+                return Ok(());
+            };
+            from = last.number + 1;
+            self.hand_over_batch(batch).await?;
+        }
+    }
+
+    async fn hand_over_batch(&self, batch: Vec<(Command, Turn)>) -> Result<(), CommandError> {
+        let mut events = Vec::new();
+        let mut ids = Vec::new();
+        for (command, turn) in batch {
+            let id = command.new.id;
+            match turn {
+                Turn::Later => {}
+                Turn::Never(reason) => self.give_up_unsent(id, reason).await?,
+                Turn::Now => match self.new_event(&command) {
+                    Some(event) => {
+                        events.push(event);
+                        ids.push(id);
+                    }
+                    None => {
+                        let reason = "its destination is not known any more".to_owned();
+                        self.give_up_unsent(id, reason).await?;
+                    }
+                },
+            }
+        }
+        if events.is_empty() {
+            return Ok(());
+        }
+        wayhold_store::failpoint!("commands.before-hand-over");
+        self.0.store.append(events).await.map_err(not_appended)?;
+        wayhold_store::failpoint!("commands.in-the-outbox");
+        let done = self.commands()?.change(move |change| {
+            ids.iter().try_for_each(|id| change.handed_over(*id))?;
+            Ok::<_, CommandsError>(())
+        });
+        done.await?;
+        wayhold_store::failpoint!("commands.handed-over");
+        Ok(())
+    }
+
+    fn new_event(&self, command: &Command) -> Option<NewEvent> {
+        let destination = self.destination(&command.new.destination)?;
+        let event = event_of(command, &command.new.arguments).ok()?;
+        Some(NewEvent {
+            event: Arc::new(event),
+            destinations: Arc::new(DestinationSet::new([destination])),
+            identified: true,
+            set_aside: None,
+        })
+    }
+
+    fn destination(&self, name: &str) -> Option<DestinationId> {
+        let records = self.0.store.catalog().destinations();
+        let found = records.iter().find(|record| record.name == name);
+        found.map(|record| record.id)
+    }
+
+    async fn give_up_unsent(&self, id: CommandId, reason: String) -> Result<(), CommandError> {
+        info!(%id, reason, "command given up before it was sent");
+        let done = self.commands()?.change(move |change| {
+            let step = Transition {
+                from: State::Ready,
+                to: State::Dead,
+                reason: Some(&reason),
+            };
+            moved(change, id, step, &ourselves())
+        });
+        done.await?;
+        Ok(())
+    }
+}
+
+/// The outbox does not take it now.
+fn not_appended(error: AppendError) -> CommandError {
+    match error {
+        AppendError::NoSpace { .. } => CommandsError::NoSpace.into(),
+        AppendError::Stopping => CommandsError::Stopping.into(),
+        AppendError::Busy => CommandsError::Busy.into(),
+        error => CommandError::Closed(error.to_string()),
+    }
+}

@@ -1,0 +1,295 @@
+//! Proposing: what is asked for is read, held against its kind, judged, and kept with its records in one change. The
+//! answer comes after the sync and before any call to the outside.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use wayhold_model::approval::{Amount, Digest, Facts, Verdict};
+use wayhold_model::command::{CommandId, State, digest};
+use wayhold_model::ledger::{Actor, canonical};
+use wayhold_store::CommandsError;
+use wayhold_store::commands::NewCommand;
+
+use super::desk::{CommandDesk, CommandError};
+use super::gate::{Asked, Subject};
+use super::keys::Key;
+use super::kinds::Kind;
+use super::proposal::{ARGUMENTS_BYTES_MAX, InvalidProposal, Proposal};
+use super::records::{self, Held};
+use super::resolve;
+
+/// Most faults of arguments that are told at once.
+const FAULTS_MAX: usize = 20;
+
+/// Who proposes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proposer {
+    /// As records name them.
+    pub actor: Actor,
+    /// Roles and labels.
+    pub labels: Vec<String>,
+}
+
+/// A command that was accepted, or an answer that is given again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proposed {
+    /// Its id.
+    pub id: CommandId,
+    /// Its kind.
+    pub kind: String,
+    /// Where it stood when it was accepted.
+    pub state: State,
+    /// Whether this is the answer to an earlier request.
+    pub replayed: bool,
+}
+
+impl Proposed {
+    /// The body of the answer.
+    pub fn body(&self) -> String {
+        json!({ "id": self.id.to_string(), "kind": self.kind, "state": self.state.name() })
+            .to_string()
+    }
+}
+
+/// What would become of a proposal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weighed {
+    /// What it would be as a command.
+    pub new: NewCommand,
+    /// What the policies say.
+    pub verdict: Verdict,
+}
+
+/// Status of the answer to a proposal that was accepted.
+const ACCEPTED: u16 = 202;
+
+impl CommandDesk {
+    /// Says what would become of a proposal, and keeps nothing.
+    ///
+    /// # Errors
+    /// As of `propose`.
+    pub fn weigh(&self, by: &Proposer, proposal: &Proposal) -> Result<Weighed, CommandError> {
+        let (kind, new) = self.prepare(by, proposal)?;
+        let asked = self.ask(by, proposal, &kind, &new)?;
+        Ok(Weighed {
+            new,
+            verdict: asked.verdict,
+        })
+    }
+
+    /// Accepts a command: durable, judged and on record when this returns.
+    ///
+    /// # Errors
+    /// Says what to do; nothing was kept.
+    pub async fn propose(
+        &self,
+        by: &Proposer,
+        proposal: Proposal,
+        key: Option<Key>,
+    ) -> Result<Proposed, CommandError> {
+        let in_use = match &key {
+            Some(key) => Some(self.0.keys.take(key.scoped).ok_or(CommandError::KeyInUse)?),
+            None => None,
+        };
+        let (kind, new) = self.prepare(by, &proposal)?;
+        let asked = self.ask(by, &proposal, &kind, &new)?;
+        let held = Held::of(&new.arguments, &proposal)?;
+        let key_text = key.as_ref().map(|key| key.text.as_str());
+        let accepted = records::accepted(&new, &proposal, &held, key_text, &by.actor)
+            .map_err(|error| InvalidProposal::new("model", error.to_string()))?;
+        let commands = self.commands()?;
+        let has_room = self.0.store.has_room();
+        let kind = new.kind.clone();
+        let done = commands.change(move |change| {
+            if let Some(key) = &key
+                && let Some(row) = change.key(&key.scoped)?
+            {
+                return match row.fingerprint == key.fingerprint {
+                    true => again(&row.answer, row.command, kind),
+                    false => Err(CommandError::OtherBody),
+                };
+            }
+            if let Some(known) = change.command(new.id)? {
+                return match known.new.digest == new.digest {
+                    true => Ok(Proposed {
+                        id: new.id,
+                        kind,
+                        state: known.state,
+                        replayed: true,
+                    }),
+                    false => Err(CommandError::Exists { id: new.id }),
+                };
+            }
+            if !has_room {
+                return Err(CommandError::NoSpace);
+            }
+            for needs in &new.needs {
+                if change.state(*needs)?.is_none() {
+                    let expected = format!("expected a command that exists, not {needs}");
+                    return Err(InvalidProposal::new("depends_on", expected).into());
+                }
+            }
+            change.add_command(&new, State::Accepted, (None, None))?;
+            change.append_with(&accepted, &held.into_payloads())?;
+            let state = asked.settle(change)?;
+            let proposed = Proposed {
+                id: new.id,
+                kind,
+                state,
+                replayed: false,
+            };
+            if let Some(key) = &key {
+                let of = (&key.fingerprint, new.id);
+                change.keep_key(&key.scoped, of, (ACCEPTED, &proposed.body()))?;
+            }
+            wayhold_store::failpoint!("commands.proposed");
+            Ok(proposed)
+        });
+        let done = done.await;
+        drop(in_use);
+        done
+    }
+
+    /// Holds a command against limits and policies.
+    fn ask(
+        &self,
+        by: &Proposer,
+        proposal: &Proposal,
+        kind: &Kind,
+        new: &NewCommand,
+    ) -> Result<Asked, CommandsError> {
+        let subject = Subject {
+            command: new.id,
+            digest: Digest(new.digest),
+            editors: BTreeSet::new(),
+        };
+        let facts = facts(by, proposal, kind, new);
+        self.0.gate.ask(facts, subject, self.0.clock.now())
+    }
+
+    /// Holds a proposal against its kind, and makes a command of it.
+    fn prepare(
+        &self,
+        by: &Proposer,
+        proposal: &Proposal,
+    ) -> Result<(Arc<Kind>, NewCommand), CommandError> {
+        let kinds = self.kinds();
+        let kind = kinds
+            .get(&proposal.kind)
+            .ok_or_else(|| CommandError::NoSuchKind {
+                kind: proposal.kind.clone(),
+            })?;
+        let config = &kind.config;
+        let arguments = Value::Object(proposal.arguments.clone());
+        for needs in resolve::references(&arguments)? {
+            if !proposal.depends_on.contains(&needs) {
+                let expected = format!("expected {needs}, to whose result an argument refers");
+                return Err(InvalidProposal::new("depends_on", expected).into());
+            }
+        }
+        // What refers to a result is held against the schema once that is known.
+        if proposal.depends_on.is_empty() {
+            resolve::fits(config, &arguments, FAULTS_MAX)?;
+        }
+        let canonical = canonical::of_foreign(&arguments)
+            .map_err(|error| InvalidProposal::new("arguments", error.to_string()))?;
+        if canonical.len() > ARGUMENTS_BYTES_MAX {
+            let expected = format!("expected at most {ARGUMENTS_BYTES_MAX} bytes");
+            return Err(InvalidProposal::new("arguments", expected).into());
+        }
+        // Canonical JSON is UTF-8.
+        let text = String::from_utf8(canonical).unwrap_or_default();
+        let now = self.0.clock.now();
+        if proposal.expires_at.is_some_and(|at| at <= now) {
+            return Err(InvalidProposal::new("expires_at", "expected a time to come").into());
+        }
+        let id = match proposal.id {
+            Some(id) => id,
+            None => draw_id(now)?,
+        };
+        let order_key = config
+            .order_key
+            .as_ref()
+            .and_then(|key| key.text_in(text.as_bytes()));
+        let new = NewCommand {
+            id,
+            kind: config.name.clone(),
+            kind_version: config.version.clone(),
+            destination: config.destination.clone(),
+            principal: by.actor.id.clone(),
+            risk: config.risk,
+            reversibility: config.reversibility,
+            order_key: order_key.filter(|key| !key.is_empty()),
+            digest: digest(&config.name, &config.version, &config.destination, &text),
+            arguments: text,
+            detail: detail(by, proposal).to_string(),
+            expires_at: proposal.expires_at,
+            needs: proposal.depends_on.clone(),
+            compensates: proposal.compensates,
+            replays: proposal.replays,
+        };
+        Ok((Arc::clone(kind), new))
+    }
+}
+
+/// The answer that was given to a key.
+fn again(answer: &str, id: CommandId, kind: String) -> Result<Proposed, CommandError> {
+    let answer: Value = serde_json::from_str(answer).unwrap_or_default();
+    let said = |name: &str| answer.get(name).and_then(Value::as_str);
+    Ok(Proposed {
+        id,
+        state: said("state")
+            .and_then(State::named)
+            .unwrap_or(State::Accepted),
+        kind: said("kind").map_or(kind, str::to_owned),
+        replayed: true,
+    })
+}
+
+fn draw_id(now: wayhold_model::Timestamp) -> Result<CommandId, CommandsError> {
+    let mut random = [0; 10];
+    getrandom::fill(&mut random).map_err(|error| CommandsError::Unfit {
+        reason: format!("no id can be drawn: {error}"),
+    })?;
+    Ok(CommandId::at(now, random))
+}
+
+/// What is kept of a proposal beside what is looked for.
+fn detail(by: &Proposer, proposal: &Proposal) -> Value {
+    let events = proposal.trigger.events.iter();
+    let events = events.map(|event| json!({ "source": event.source, "id": event.id }));
+    json!({
+        "proposed_by": { "type": by.actor.kind.name(), "id": by.actor.id },
+        "on_behalf_of": proposal.on_behalf_of,
+        "labels": by.labels,
+        "trigger": { "events": events.collect::<Vec<_>>() },
+        "model": proposal.model,
+        "rationale": proposal.rationale.as_ref().map(|why| json!({
+            "summary": why.summary(),
+            "evidence": why.evidence(),
+        })),
+        "correlation_id": proposal.correlation_id,
+    })
+}
+
+/// What policies see.
+fn facts(by: &Proposer, proposal: &Proposal, kind: &Kind, new: &NewCommand) -> Facts {
+    let arguments = Value::Object(proposal.arguments.clone());
+    let amount = kind.config.amount.as_ref().and_then(|at| {
+        let raw = at.raw_in(new.arguments.as_bytes())?;
+        Amount::of_json(&serde_json::from_str(raw).ok()?)
+    });
+    Facts {
+        kind: new.kind.clone(),
+        arguments,
+        amount,
+        principal: by.actor.clone(),
+        labels: by.labels.clone(),
+        on_behalf_of: proposal.on_behalf_of.clone().unwrap_or_default(),
+        model: proposal.model_name().to_owned(),
+        risk: new.risk,
+        reversibility: new.reversibility,
+        destination: new.destination.clone(),
+    }
+}

@@ -1,0 +1,216 @@
+//! What is written of a command into the ledger, in the change that it describes. Bodies hold digests and commitments;
+//! what may have to be erased lies outside the tree.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+use wayhold_model::command::{CommandId, State};
+use wayhold_model::ledger::{Actor, Draft, Hash, NotCanonical, Trace};
+use wayhold_store::CommandsError;
+use wayhold_store::commands::{Change, NewCommand, Payload, Transition, random_salt};
+
+use super::proposal::{Input, Proposal};
+use crate::auth::Principal;
+
+/// The stream of a command's records.
+pub fn stream(id: CommandId) -> String {
+    format!("cmd:{id}")
+}
+
+/// A principal as records name it, where it acts for somebody else.
+pub fn actor(principal: &Principal, on_behalf_of: Option<&str>) -> Actor {
+    Actor {
+        on_behalf_of: on_behalf_of.map(str::to_owned),
+        ..principal.actor()
+    }
+}
+
+/// Wayhold itself, where it acts on a command.
+pub fn ourselves() -> Actor {
+    Actor::system("commands")
+}
+
+/// A draft that does not fit into the ledger is a fault of ours: bounds keep every body far smaller.
+pub fn unfit(error: &NotCanonical) -> CommandsError {
+    CommandsError::Unfit {
+        reason: format!("a record cannot be written: {error}"),
+    }
+}
+
+/// A record of a command.
+///
+/// # Errors
+/// It does not fit into the ledger.
+pub fn record(
+    id: CommandId,
+    kind: &'static str,
+    actor: &Actor,
+    body: &Value,
+) -> Result<Draft, CommandsError> {
+    Draft::new(stream(id), kind, actor, &Trace::default(), body).map_err(|error| unfit(&error))
+}
+
+/// Takes a command from one state to another and puts it on record; `false` where it does not stand in the first.
+///
+/// # Errors
+/// There is no such way, or the file takes no change.
+pub fn moved(
+    change: &mut Change<'_>,
+    id: CommandId,
+    step: Transition<'_>,
+    by: &Actor,
+) -> Result<bool, CommandsError> {
+    if !change.move_command(id, step)? {
+        return Ok(false);
+    }
+    let Transition { from, to, reason } = step;
+    let mut body = json!({ "from": from.name(), "to": to.name() });
+    if let (Some(reason), Value::Object(body)) = (reason, &mut body) {
+        body.insert("reason".to_owned(), reason.into());
+    }
+    change.append(&record(id, "command.state", by, &body)?)?;
+    match to {
+        State::Cancelled => change.append(&record(id, "command.cancelled", by, &body)?)?,
+        State::Expired => change.append(&record(id, "command.expired", by, &body)?)?,
+        _ => return Ok(true),
+    };
+    Ok(true)
+}
+
+/// What is kept beside the tree, where it can be erased.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// The arguments.
+    pub arguments: Payload,
+    /// The input.
+    pub input: Option<Payload>,
+}
+
+impl Held {
+    /// Salts what a proposal brings.
+    ///
+    /// # Errors
+    /// There is no randomness to be had.
+    pub fn of(arguments: &str, proposal: &Proposal) -> Result<Self, CommandsError> {
+        let salted = |bytes: &[u8]| {
+            let salt = random_salt().map_err(|error| CommandsError::Unfit {
+                reason: format!("no salt can be drawn: {error}"),
+            })?;
+            Ok::<_, CommandsError>(Payload::new(salt, bytes.to_vec()))
+        };
+        Ok(Self {
+            arguments: salted(arguments.as_bytes())?,
+            input: match &proposal.input {
+                Some(Input::Held(bytes)) => Some(salted(bytes)?),
+                Some(Input::NotHeld(_)) | None => None,
+            },
+        })
+    }
+
+    /// All of it.
+    pub fn into_payloads(self) -> Vec<Payload> {
+        let mut payloads = vec![self.arguments];
+        payloads.extend(self.input);
+        payloads
+    }
+}
+
+/// The record that a command was accepted.
+///
+/// # Errors
+/// What was said of the model cannot be written: a number with a fraction, say.
+pub fn accepted(
+    new: &NewCommand,
+    proposal: &Proposal,
+    held: &Held,
+    key: Option<&str>,
+    by: &Actor,
+) -> Result<Draft, NotCanonical> {
+    let mut body = Map::new();
+    let mut say = |name: &str, value: Value| {
+        body.insert(name.to_owned(), value);
+    };
+    say("command_id", new.id.to_string().into());
+    say("kind", new.kind.clone().into());
+    say("kind_version", new.kind_version.clone().into());
+    say("destination", new.destination.clone().into());
+    say("command_sha256", hexadecimal(&new.digest).into());
+    say("args", held.arguments.reference());
+    say("risk", new.risk.name().into());
+    say("reversibility", new.reversibility.name().into());
+    if let Some(key) = key {
+        say(
+            "idempotency_key_sha256",
+            Hash::of(key.as_bytes()).to_string().into(),
+        );
+    }
+    if let Some(at) = new.expires_at {
+        say("expires_at", at.to_string().into());
+    }
+    if let Some(key) = &new.order_key {
+        say(
+            "order_key_sha256",
+            Hash::of(key.as_bytes()).to_string().into(),
+        );
+    }
+    if !proposal.trigger.events.is_empty() {
+        let events = proposal.trigger.events.iter();
+        let events = events.map(|event| json!({ "source": event.source, "id": event.id }));
+        say("trigger", json!({ "events": events.collect::<Vec<_>>() }));
+    }
+    if let Some(input) = &held.input {
+        say("input", input.reference());
+    } else if let Some(Input::NotHeld(sha256)) = &proposal.input {
+        say("input", json!({ "sha256": sha256, "held": false }));
+    }
+    if let Some(model) = &proposal.model {
+        say("model", Value::Object(model.clone()));
+    }
+    if let Some(rationale) = &proposal.rationale {
+        let summary = rationale.summary();
+        say(
+            "rationale",
+            json!({
+                "summary": summary,
+                "sha256": Hash::of(summary.as_bytes()).to_string(),
+                "evidence_refs": rationale.evidence(),
+            }),
+        );
+    }
+    if !new.needs.is_empty() {
+        let needs = new.needs.iter().map(ToString::to_string);
+        say("depends_on", needs.collect::<Vec<_>>().into());
+    }
+    if let Some(of) = new.compensates {
+        say("compensates", of.to_string().into());
+    }
+    if let Some(of) = new.replays {
+        say("replay", json!({ "of": of.to_string() }));
+    }
+    let trace = Trace {
+        correlation_id: proposal.correlation_id.clone(),
+        causation_id: proposal
+            .trigger
+            .events
+            .first()
+            .map(|event| event.id.clone()),
+        traceparent: None,
+    };
+    Draft::new(
+        stream(new.id),
+        "command.accepted",
+        by,
+        &trace,
+        &Value::Object(body),
+    )
+}
+
+/// Bytes as everything prints them.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _infallible = write!(text, "{byte:02x}");
+    }
+    text
+}
