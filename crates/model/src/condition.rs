@@ -113,6 +113,15 @@ impl Condition {
         }
     }
 
+    /// What an expression that also sees data says by attributes alone: where this does not hold, neither does the
+    /// whole, and it always has an answer. `None` where attributes alone say nothing.
+    pub fn guard(text: &str) -> Option<Self> {
+        let expression = parse(text).ok()?;
+        let form = Form::Simple(Predicate::guard_of(&expression)?);
+        let text = text.into();
+        Some(Self(Arc::new(Compiled { text, form })))
+    }
+
     /// Whether it holds for an event.
     ///
     /// # Errors

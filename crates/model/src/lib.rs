@@ -23,6 +23,7 @@ pub mod approval;
 
 pub mod key;
 pub mod route;
+pub mod rule;
 pub mod shard_map;
 
 pub mod admission;

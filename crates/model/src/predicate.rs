@@ -42,6 +42,26 @@ impl Predicate {
         }
     }
 
+    /// Those parts of a conjunction that need no interpreter; `None` where no part does without. Parts that need
+    /// one may hold or not.
+    pub(crate) fn guard_of(expression: &Expression) -> Option<Self> {
+        if let Some(whole) = Self::of(expression) {
+            return Some(whole);
+        }
+        let Expr::Call(call) = &expression.expr else {
+            return None;
+        };
+        let (operators::LOGICAL_AND, [left, right]) =
+            (call.func_name.as_str(), call.args.as_slice())
+        else {
+            return None;
+        };
+        match (Self::guard_of(left), Self::guard_of(right)) {
+            (Some(left), Some(right)) => Some(Self::And(Box::new([left, right]))),
+            (one, other) => one.or(other),
+        }
+    }
+
     fn of_call(call: &CallExpr) -> Option<Self> {
         match (
             call.func_name.as_str(),

@@ -25,8 +25,8 @@ use crate::command::anchors::Anchors;
 use crate::command::approvals::Approvals;
 use crate::command::checkpoints;
 use crate::command::gate::{Gate, Rulebook};
-use crate::command::leave::CommandSink;
 use crate::command::ledger::{Ledger, LedgerError};
+use crate::command::rules;
 use crate::command::timer;
 use crate::command::{CommandDesk, CommandError, Kinds};
 use crate::config::{Config, ConfigPlace, Loaded, ShownValue};
@@ -473,11 +473,11 @@ fn targets_of(
         let service = config
             .destination(&record.name)
             .map(|destination| {
-                let sink = sink::build(destination, clock).map_err(|error| StartError::Sink {
+                let built = rules::sink_of(destination, &config.rules, clock, commands);
+                let sink = built.map_err(|error| StartError::Sink {
                     name: record.name.clone(),
                     reason: error.to_string(),
                 })?;
-                let sink = CommandSink::around(sink, commands.clone());
                 sinks.insert(record.name.clone(), Arc::clone(&sink));
                 Ok::<_, StartError>(Service {
                     policy: destination.delivery.clone(),

@@ -15,6 +15,7 @@ pub mod approvals;
 pub mod attempts;
 pub mod audit;
 pub mod backups;
+pub mod command_edits;
 pub mod commands;
 pub mod config;
 pub mod dead_letters;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Router;
 
 use super::{
-    approvals, audit, backups, commands, config, dead_letters, destinations, explain, halts,
-    health, ledger, lookup, replays, shards, sources, status, tokens,
+    approvals, audit, backups, command_edits, commands, config, dead_letters, destinations,
+    explain, halts, health, ledger, lookup, replays, shards, sources, status, tokens,
 };
 use crate::app::App;
 use crate::http::{pages, unserved};
@@ -30,6 +30,7 @@ pub fn api(app: &Arc<App>) -> Router {
         .merge(config::routes())
         .merge(approvals::routes())
         .merge(halts::routes())
+        .merge(command_edits::routes())
         .merge(health::routes())
         .merge(pages());
     unserved(routes).with_state(Arc::clone(app))

@@ -15,7 +15,8 @@ use super::{App, InForce, id_of};
 use crate::blocking::{Interrupted, blocking};
 use crate::command::Kinds;
 use crate::command::gate::Rulebook;
-use crate::command::leave::CommandSink;
+use crate::command::rules;
+use crate::config::rules::RULES;
 use crate::config::{Change, Config, Effect, Loaded, Problems, changes};
 use crate::dispatch::{DispatchError, Reconfiguration, Service};
 use crate::ingest::Rules;
@@ -181,9 +182,8 @@ impl App {
                 .iter()
                 .filter(|one| changed.contains(one.name.as_str()))
             {
-                match sink::build(one, &clock) {
+                match rules::sink_of(one, &config.rules, &clock, &desk) {
                     Ok(sink) => {
-                        let sink = CommandSink::around(sink, desk.clone());
                         built.insert(one.name.to_string(), sink);
                     }
                     Err(error) => {
@@ -274,7 +274,13 @@ fn changed_destinations(config: &Config, changes: &[Change]) -> BTreeSet<String>
     let all = changes
         .iter()
         .any(|change| change.path.starts_with("network."));
-    let changed: BTreeSet<_> = changes.iter().filter_map(Change::destination).collect();
+    let mut changed: BTreeSet<_> = changes.iter().filter_map(Change::destination).collect();
+    if changes
+        .iter()
+        .any(|change| change.path.starts_with("rules."))
+    {
+        changed.insert(RULES);
+    }
     let names = config.destinations.iter().map(|one| one.name.to_string());
     names
         .filter(|name| all || changed.contains(name.as_str()))

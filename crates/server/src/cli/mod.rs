@@ -14,6 +14,7 @@ pub mod stop_signal;
 pub mod approvals;
 pub mod audit;
 pub mod bench;
+pub mod brake;
 pub mod config;
 pub mod dead_letters;
 pub mod demo;

@@ -12,10 +12,10 @@ use wayhold_model::approval::{
 };
 use wayhold_model::command::{CommandId, State};
 use wayhold_model::ledger::Actor;
-use wayhold_store::commands::{Change, Command, RequestRow, View};
+use wayhold_store::commands::{Change, Command, Edited, Payload, RequestRow, View, random_salt};
 use wayhold_store::{Commands, CommandsError, Store};
 
-use super::gate::{Gate, Subject, append, make_ready, refresh, step, void, write};
+use super::gate::{Gate, Subject, append, draft, make_ready, refresh, step, void, write};
 
 /// Requests that one change ends by time or judges anew: others wait for the same writer.
 const BATCH: u32 = 64;
@@ -54,6 +54,8 @@ pub struct Edit {
     pub arguments: String,
     /// Digest of the command with them.
     pub digest: Digest,
+    /// What its order is kept by now.
+    pub order_key: Option<String>,
 }
 
 /// Why nothing was decided; each says what to do next.
@@ -228,6 +230,11 @@ impl Approvals {
     /// The command is not there, does not wait, or is another one than was seen: nothing was changed.
     pub async fn edit(&self, id: CommandId, edit: Edit) -> Result<State, ApprovalError> {
         let gate = self.gate.clone();
+        let arguments = edit.arguments.clone().into_bytes();
+        let salt = random_salt().map_err(|error| CommandsError::Unfit {
+            reason: format!("no salt can be drawn: {error}"),
+        })?;
+        let payload = Payload::new(salt, arguments);
         let edited = self.change(move |change| {
             let command = command_of(change, id)?;
             let other = |digest| ApprovalError::Other {
@@ -251,10 +258,21 @@ impl Approvals {
                 new: edit.digest,
             };
             void(change, id, &why)?;
-            let with = (edit.arguments.as_str(), &edit.digest);
+            let with = Edited {
+                arguments: &edit.arguments,
+                digest: &edit.digest,
+                order_key: edit.order_key.as_deref(),
+            };
             if !change.edit_command(id, &edit.by.id, with)? {
                 return Err(other(digest));
             }
+            let body = json!({
+                "old_sha256": digest.to_string(),
+                "new_sha256": edit.digest.to_string(),
+                "args": payload.reference(),
+            });
+            let draft = draft(format!("cmd:{id}"), "command.edited", &edit.by, &body)?;
+            change.append_with(&draft, &[payload])?;
             let subject = Subject {
                 command: id,
                 digest: edit.digest,

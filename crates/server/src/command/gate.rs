@@ -17,6 +17,8 @@ use wayhold_model::ledger::{Actor, Draft, Trace};
 use wayhold_store::CommandsError;
 use wayhold_store::commands::{Change, Command, RequestRow, Slot, Transition, VerdictRow, View};
 
+use super::track::made_up_for;
+
 /// What is in force: policies, limits, and what commands are and where they go.
 #[derive(Debug)]
 pub struct Rulebook {
@@ -407,7 +409,13 @@ pub(super) fn step(
         body["reason"] = reason.into();
     }
     let by = Actor::system("approvals");
-    write(change, command, "command.state", &by, &body)
+    write(change, command, "command.state", &by, &body)?;
+    if matches!(to, State::Denied | State::Rejected | State::Expired) {
+        // What it should have made up for is not.
+        let of = change.command(command)?.and_then(|row| row.new.compensates);
+        made_up_for(change, of, State::CompensationFailed)?;
+    }
+    Ok(())
 }
 
 /// Puts a record into the stream of a command.
@@ -421,7 +429,7 @@ pub(super) fn write(
     append(change, format!("cmd:{command}"), kind, by, body)
 }
 
-/// Puts a record into a stream. A body that does not fit is a fault of ours: bounds keep every one far smaller.
+/// Puts a record into a stream.
 pub(super) fn append(
     change: &mut Change<'_>,
     stream: String,
@@ -429,10 +437,19 @@ pub(super) fn append(
     by: &Actor,
     body: &Value,
 ) -> Result<(), CommandsError> {
-    let draft = Draft::new(stream, kind, by, &Trace::default(), body);
-    let draft = draft.map_err(|error| CommandsError::Unfit {
-        reason: format!("a record cannot be written: {error}"),
-    })?;
-    change.append(&draft)?;
+    change.append(&draft(stream, kind, by, body)?)?;
     Ok(())
+}
+
+/// A record. A body that does not fit is a fault of ours: bounds keep every one far smaller.
+pub(super) fn draft(
+    stream: String,
+    kind: &'static str,
+    by: &Actor,
+    body: &Value,
+) -> Result<Draft, CommandsError> {
+    let draft = Draft::new(stream, kind, by, &Trace::default(), body);
+    draft.map_err(|error| CommandsError::Unfit {
+        reason: format!("a record cannot be written: {error}"),
+    })
 }

@@ -25,6 +25,9 @@ pub mod approvals;
 pub mod gate;
 pub mod halt;
 
+pub mod edit;
+pub mod rules;
+
 pub mod announce;
 pub mod rulebook;
 pub mod simulate;

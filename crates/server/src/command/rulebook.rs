@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
-use wayhold_model::approval::Digest;
+use wayhold_model::approval::{Digest, Limit};
 
 use super::gate::Rulebook;
 use crate::config::{Config, ShownValue};
@@ -28,12 +28,29 @@ impl Rulebook {
         Self {
             policies_digest: approving.policies.digest(),
             policies: approving.policies.clone(),
-            limits: approving.limits.clone(),
+            limits: limits_of(config),
             announces: approving.requests_to.is_some(),
-            kinds: BTreeMap::new(),
+            kinds: config
+                .commands
+                .iter()
+                .map(|kind| (kind.name.clone(), (kind.risk, kind.reversibility)))
+                .collect(),
             destinations: targets(values),
         }
     }
+}
+
+/// Limits of all commands, then those of single kinds.
+fn limits_of(config: &Config) -> Vec<Limit> {
+    let kinds = config.commands.iter();
+    let of_kinds = kinds.filter_map(|kind| kind.limits.clone());
+    config
+        .approving
+        .limits
+        .iter()
+        .cloned()
+        .chain(of_kinds)
+        .collect()
 }
 
 fn targets(values: &[ShownValue]) -> BTreeMap<String, Digest> {

@@ -223,8 +223,22 @@ fn read_quorum(section: &mut Section<'_, '_, '_>) -> Option<Quorum> {
     Quorum::new(approvers, &labels, expires, on_expiry)
 }
 
+/// Reads `limits` of a kind: a limit on its commands alone.
+pub(super) fn read_limit_of(kind: &str, section: &mut Section<'_, '_, '_>) -> Limit {
+    let limit = read_limit(format!("commands.{kind}"), section);
+    if limit.when.is_some() {
+        section.problem("when", "expected only in [[command_limits]]");
+    }
+    // Names of kinds hold nothing that a text of CEL would have to escape.
+    let when = Question::compile(&format!("kind == '{kind}'"));
+    Limit {
+        when: when.ok(),
+        ..limit
+    }
+}
+
 /// Reads a limit, of `[[command_limits]]` or of one kind.
-pub(crate) fn read_limit(name: String, section: &mut Section<'_, '_, '_>) -> Limit {
+fn read_limit(name: String, section: &mut Section<'_, '_, '_>) -> Limit {
     let limit = Limit {
         name,
         when: section.find("when"),

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use jsonschema::Validator;
 use serde_json::{Value as Json, json};
+use wayhold_model::approval::Limit;
 use wayhold_model::command::{Reversibility, Risk};
 use wayhold_model::ledger::{Hash, canonical};
 use wayhold_model::pointer::Pointer;
 
 use crate::config::SinkConfig;
+use crate::config::approving::read_limit_of;
 use crate::config::destination::DestinationConfig;
 use crate::config::section::Section;
 use crate::config::setting::Choice;
@@ -60,6 +62,8 @@ pub struct CommandKind {
     pub amount: Option<Pointer>,
     /// The argument that order is kept by.
     pub order_key: Option<Pointer>,
+    /// How much may be asked for.
+    pub limits: Option<Limit>,
 }
 
 /// A JSON Schema for arguments.
@@ -212,6 +216,10 @@ impl CommandKind {
         }
         let amount = read_pointer(section, "amount");
         let order_key = read_pointer(section, "order_key");
+        let has_limits = section.has("limits");
+        let limits = section.table("limits", |section| {
+            has_limits.then(|| read_limit_of(name, section))
+        });
         let (destination, risk) = (destination?, risk?);
         let said = json!({
             "destination": destination,
@@ -237,6 +245,7 @@ impl CommandKind {
             compensation,
             amount,
             order_key,
+            limits,
         })
     }
 }

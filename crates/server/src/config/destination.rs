@@ -13,6 +13,7 @@ use wayhold_model::verdict::RetryPolicy;
 
 use crate::config::failures::read_retry_policy;
 use crate::config::limits::read_backlog;
+use crate::config::rules::RULES;
 use crate::config::section::Section;
 use crate::config::setting::Choice;
 use crate::config::settings::NetworkConfig;
@@ -56,6 +57,8 @@ pub enum SinkConfig {
     Kafka(KafkaConfig),
     /// Nobody: every delivery succeeds at once.
     Null,
+    /// The rules of this configuration, which propose commands.
+    Rules,
 }
 
 impl SinkConfig {
@@ -69,6 +72,7 @@ impl SinkConfig {
             #[cfg(feature = "kafka")]
             Self::Kafka(_) => "kafka",
             Self::Null => "null",
+            Self::Rules => "rules",
         }
     }
 }
@@ -188,7 +192,7 @@ impl DestinationConfig {
         });
         let kind = section.require::<Kind>("kind", "\"webhook\"")?;
         let defaults = match kind {
-            Kind::Webhook | Kind::Http => HTTP_DEFAULTS,
+            Kind::Webhook | Kind::Http | Kind::Rules => HTTP_DEFAULTS,
             Kind::File | Kind::Wayhold | Kind::Kafka | Kind::Null => BULK_DEFAULTS,
         };
         let sink = match kind {
@@ -208,7 +212,14 @@ impl DestinationConfig {
                 return None;
             }
             Kind::Null => Some(SinkConfig::Null),
+            Kind::Rules => Some(SinkConfig::Rules),
         };
+        if kind == Kind::Rules && name.as_ref().is_ok_and(|name| name.as_str() != RULES) {
+            section.problem(
+                "kind",
+                format!("expected only of the destination {RULES:?}"),
+            );
+        }
         let delivery = DeliveryPolicy::read(kind, &defaults, section);
         let limits = section.table("limits", |section| {
             read_backlog(section, ["events", "bytes", "age"])
@@ -250,6 +261,7 @@ enum Kind {
     Wayhold,
     Kafka,
     Null,
+    Rules,
 }
 
 impl Choice for Kind {
@@ -260,6 +272,7 @@ impl Choice for Kind {
         ("wayhold", Self::Wayhold),
         ("kafka", Self::Kafka),
         ("null", Self::Null),
+        ("rules", Self::Rules),
     ];
 }
 
@@ -275,7 +288,7 @@ impl DeliveryPolicy {
             Kind::Kafka => section.within("in_flight_per_key", 1, 1, 1_000),
             // A batch holds any number of a key.
             Kind::Wayhold => u32::try_from(concurrency).unwrap_or(u32::MAX),
-            Kind::File | Kind::Webhook | Kind::Http | Kind::Null => 1,
+            Kind::File | Kind::Webhook | Kind::Http | Kind::Null | Kind::Rules => 1,
         };
         Some(Self {
             on_failure: section.get("on_failure", OnFailure::Block),

@@ -15,6 +15,7 @@ use crate::config::limits::Limits;
 use crate::config::listen::ListenAddr;
 use crate::config::problem::{Origin, Problem, Problems};
 use crate::config::quantity::{Size, show_size};
+use crate::config::rules::{RULES, add_destination, read_rules, routes_of};
 use crate::config::section::{Reading, Section, ShownValue};
 use crate::config::setting::{Fault, Setting};
 use crate::config::settings::{
@@ -109,6 +110,7 @@ pub fn load(
     }
     set_flags(&mut tree, overrides);
     set_delivered(&mut tree);
+    add_destination(&mut tree);
 
     let mut reading = Reading::new(environment);
     let origin = path.map_or(Origin::Default, |path| Origin::File {
@@ -158,7 +160,10 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
     let commands = section.table("commands", |section| {
         CommandKind::read_all(section, &destinations, &network)
     });
-    let routes = Route::read_all(section, &names);
+    let mut routes = Route::read_all(section, &names);
+    let kinds: Vec<_> = commands.iter().map(|kind| kind.name.clone()).collect();
+    let rules = section.table(RULES, |section| read_rules(section, &kinds));
+    routes.extend(routes_of(&rules));
     let approving = ApprovingConfig::read(section, &names);
     if names.is_empty() {
         section.problem("destinations", "expected at least one destination");
@@ -183,6 +188,7 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
         keys,
         routes,
         sources,
+        rules: rules.into(),
         approving,
         network,
         ledger,

@@ -18,6 +18,7 @@ pub mod destination;
 pub mod ledger;
 pub mod limits;
 pub mod listen;
+pub(crate) mod rules;
 pub mod secret;
 pub mod settings;
 pub mod source;

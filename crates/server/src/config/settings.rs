@@ -2,6 +2,7 @@
 //! more; whoever has a `Config` needs no further checks.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -11,6 +12,7 @@ use wayhold_model::condition::Condition;
 use wayhold_model::key::{KeyRule, KeyRules};
 use wayhold_model::limits::SOURCE_BYTES_MAX;
 use wayhold_model::route::{ROUTES_MAX, RouteRule, Router};
+use wayhold_model::rule::Rule;
 use wayhold_model::shard_map::{SHARDS_MAX, shards_for};
 use wayhold_store::attempt_log::RecordOptions;
 
@@ -52,6 +54,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// Ways in that are told apart, and tables that are read.
     pub sources: Sources,
+    /// Events that become proposals of commands.
+    pub rules: Arc<[Rule]>,
     /// Who must say yes to what, and how much may be asked for.
     pub approving: ApprovingConfig,
     /// Private networks that webhooks may reach.

@@ -31,6 +31,11 @@ pub fn build(
     let window = delivery.concurrency + delivery.replay_concurrency();
     Ok(match &config.sink {
         SinkConfig::Null => Arc::new(NullSink),
+        SinkConfig::Rules => {
+            return Err(BuildError(
+                "rules propose commands, of which a sink knows nothing".to_owned(),
+            ));
+        }
         SinkConfig::File(config) => Arc::new(FileSink::start(config, window)?),
         SinkConfig::Webhook(config) => {
             Arc::new(WebhookSink::start(config, window, Arc::clone(clock))?)

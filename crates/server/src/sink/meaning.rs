@@ -23,7 +23,7 @@ pub fn meaning(sink: &SinkConfig, status: i32, waits: bool) -> Option<(OutcomeKi
         }
         #[cfg(feature = "kafka")]
         SinkConfig::Kafka(_) => super::kafka::meaning_of_number(status),
-        SinkConfig::File(_) | SinkConfig::Null => None,
+        SinkConfig::File(_) | SinkConfig::Null | SinkConfig::Rules => None,
     }
 }
 

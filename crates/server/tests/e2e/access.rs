@@ -54,6 +54,7 @@ const ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/v1/approvals/{id}/approve", Some("approve")),
     ("POST", "/v1/approvals/{id}/reject", Some("approve")),
     ("GET", "/v1/commands/halts", Some("read")),
+    ("POST", "/v1/commands/{id}/edit", Some("propose")),
     ("POST", "/v1/commands/halt", Some("operate")),
     ("POST", "/v1/commands/continue", Some("operate")),
     ("GET", "/v1/shards", Some("read")),

@@ -11,6 +11,7 @@
 mod support;
 
 mod access;
+mod approvals;
 mod attempts;
 mod backlog;
 mod backups;
@@ -30,6 +31,7 @@ mod reload;
 mod replays;
 mod rescue;
 mod retention;
+mod rules;
 mod shards;
 mod signatures;
 mod start_and_stop;

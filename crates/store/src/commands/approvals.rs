@@ -72,6 +72,17 @@ pub struct EditRow {
     pub digest: Digest,
 }
 
+/// What an edit makes of a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Edited<'a> {
+    /// Its arguments, as canonical JSON.
+    pub arguments: &'a str,
+    /// Its digest.
+    pub digest: &'a Digest,
+    /// What its order is kept by.
+    pub order_key: Option<&'a str>,
+}
+
 const COLUMNS: &str = "number, id, command, state, bound, presented, policies, policy, requirement, excluded, grants, \
     requested_at, due_at, escalated";
 
@@ -379,8 +390,13 @@ impl Change<'_> {
         &mut self,
         id: CommandId,
         by: &str,
-        (arguments, digest): (&str, &Digest),
+        edited: Edited<'_>,
     ) -> Result<bool, CommandsError> {
+        let Edited {
+            arguments,
+            digest,
+            order_key,
+        } = edited;
         let now = self.now().as_micros().cast_signed();
         let changed = self.run(|connection| {
             connection
@@ -392,10 +408,10 @@ impl Change<'_> {
                 .execute(params![id.to_bytes(), now, by])?;
             connection
                 .prepare_cached(
-                    "UPDATE commands SET arguments = ?2, digest = ?3, changed_at = ?4
+                    "UPDATE commands SET arguments = ?2, digest = ?3, changed_at = ?4, order_key = ?5
                      WHERE id = ?1 AND state = 'pending_approval'",
                 )?
-                .execute(params![id.to_bytes(), arguments, digest.0, now])
+                .execute(params![id.to_bytes(), arguments, digest.0, now, order_key])
         })?;
         Ok(changed > 0)
     }

@@ -17,6 +17,7 @@ CREATE TABLE charges(
     command BLOB NOT NULL, name TEXT NOT NULL, budget TEXT NOT NULL, slice INTEGER NOT NULL, amount TEXT NOT NULL,
     PRIMARY KEY(command, name)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX charges_by_slice ON charges(name, budget, slice);
 CREATE TABLE halts(
     scope TEXT NOT NULL, name TEXT NOT NULL, by TEXT NOT NULL, reason TEXT NOT NULL, since INTEGER NOT NULL,
     PRIMARY KEY(scope, name)
@@ -132,6 +133,12 @@ impl Change<'_> {
             connection
                 .prepare_cached(
                     "DELETE FROM budgets WHERE name = ?1 AND budget = ?2 AND slice < ?3",
+                )?
+                .execute(params![limit, budget, keep_from.cast_signed()])?;
+            // What counts no more cannot be given back.
+            connection
+                .prepare_cached(
+                    "DELETE FROM charges WHERE name = ?1 AND budget = ?2 AND slice < ?3",
                 )?
                 .execute(params![limit, budget, keep_from.cast_signed()])?;
             connection

@@ -25,7 +25,7 @@ mod writer;
 
 mod examine;
 
-pub use approvals::{EditRow, RequestRow, VerdictRow};
+pub use approvals::{EditRow, Edited, RequestRow, VerdictRow};
 pub use attempts::{AttemptEnd, AttemptRow, AttemptStart};
 pub use bounds::{Halt, Slot};
 pub use change::{Change, View};

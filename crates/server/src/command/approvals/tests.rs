@@ -377,6 +377,7 @@ fn edited(rig_amount: i64, seen: Digest, by: &str) -> Edit {
         facts: facts(rig_amount),
         digest: digest(&arguments),
         arguments,
+        order_key: None,
     }
 }
 
