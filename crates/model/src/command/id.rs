@@ -31,6 +31,18 @@ impl CommandId {
         Self(Uuid::from_bytes(bytes))
     }
 
+    /// The id of these bytes once they say that they are of version 7, as every id does: for one that follows from
+    /// something else.
+    pub fn of_version_7(bytes: [u8; 16]) -> Self {
+        let builder = uuid::Builder::from_bytes(bytes);
+        Self(
+            builder
+                .with_variant(uuid::Variant::RFC4122)
+                .with_version(uuid::Version::SortRand)
+                .into_uuid(),
+        )
+    }
+
     /// What is kept of it.
     pub fn to_bytes(self) -> [u8; 16] {
         self.0.into_bytes()

@@ -25,6 +25,7 @@ use crate::command::desk::id_of;
 use crate::command::keys::Key;
 use crate::command::proposal::{InvalidProposal, Proposal};
 use crate::command::propose::{Proposed, Proposer};
+use crate::command::reconcile::{Reconciled, Word};
 use crate::command::records::{actor, hexadecimal};
 use crate::http::{Problem, ProblemType};
 
@@ -52,6 +53,10 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/commands", get(list).post(propose))
         .route("/v1/commands/{id}", get(show))
         .route("/v1/commands/{id}/cancel", post(cancel))
+        .route("/v1/commands/{id}/undo", post(undo))
+        .route("/v1/commands/{id}/replay", post(replay))
+        .route("/v1/commands/{id}/reconcile", post(reconcile))
+        .route("/v1/commands/reconcile", post(reconcile_all))
 }
 
 /// Who proposes, from a principal.
@@ -285,6 +290,96 @@ async fn cancel(
     let by = actor(&caller.principal, None);
     let command = app.commands.cancel(id_of(&id)?, by, why.reason).await?;
     Ok(Json(body(&command)))
+}
+
+async fn undo(
+    Shared(app): Shared<Arc<App>>,
+    caller: Caller<Propose>,
+    Path(id): Path<String>,
+    Wish(why): Wish<Why>,
+) -> Result<Response, Problem> {
+    let by = proposer(&caller, None);
+    let steps = app.commands.undo(id_of(&id)?, &by, why.reason).await?;
+    let items = steps.iter().map(|step| {
+        json!({ "id": step.id.to_string(), "kind": step.kind, "state": step.state.name() })
+    });
+    let items = List::whole(items.collect());
+    Ok((StatusCode::ACCEPTED, Json(items)).into_response())
+}
+
+async fn replay(
+    Shared(app): Shared<Arc<App>>,
+    caller: Caller<Propose>,
+    Path(id): Path<String>,
+    Wish(why): Wish<Why>,
+) -> Result<Response, Problem> {
+    let by = proposer(&caller, None);
+    let proposed = app.commands.replay(id_of(&id)?, &by, why.reason).await?;
+    Ok(answer(&proposed))
+}
+
+/// What somebody knows of a command.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    /// `succeeded` or `absent`, where a person found out.
+    #[serde(rename = "as")]
+    word: Option<String>,
+}
+
+async fn reconcile(
+    Shared(app): Shared<Arc<App>>,
+    caller: Caller<Operate>,
+    Path(id): Path<String>,
+    Wish(known): Wish<Known>,
+) -> Result<Json<Value>, Problem> {
+    let word = match known.word.as_deref() {
+        None => None,
+        Some("succeeded") => Some(Word::Succeeded),
+        Some("absent") => Some(Word::Absent),
+        Some(other) => {
+            let detail = format!("as: expected \"succeeded\" or \"absent\", not {other:?}");
+            return Err(Problem::new(ProblemType::InvalidRequest, detail).with("field", "as"));
+        }
+    };
+    let by = actor(&caller.principal, None);
+    let found = app.commands.reconcile(id_of(&id)?, word, by).await?;
+    Ok(Json(reconciled(&found)))
+}
+
+/// Which commands targets are asked about.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Lately {
+    /// Those that came into their state within this long; a day where nobody says.
+    within: Option<String>,
+    kind: Option<String>,
+}
+
+async fn reconcile_all(
+    Shared(app): Shared<Arc<App>>,
+    caller: Caller<Operate>,
+    Wish(which): Wish<Lately>,
+) -> Result<Json<List<Value>>, Problem> {
+    let within = which.within.as_deref().unwrap_or("24h");
+    let within = crate::config::quantity::parse_duration(within).map_err(|error| {
+        let detail = format!("within: {error}");
+        Problem::new(ProblemType::InvalidRequest, detail).with("field", "within")
+    })?;
+    let since = app.clock.now().before(within);
+    let by = actor(&caller.principal, None);
+    let found = app.commands.reconcile_all(since, which.kind, &by).await?;
+    Ok(Json(List::whole(found.iter().map(reconciled).collect())))
+}
+
+fn reconciled(found: &Reconciled) -> Value {
+    json!({
+        "id": found.id.to_string(),
+        "kind": found.kind,
+        "state": found.state.name(),
+        "result": found.result,
+        "detail": found.detail,
+    })
 }
 
 impl From<CommandError> for Problem {

@@ -189,6 +189,22 @@ impl Client {
         self.json(Method::POST, path, body).await
     }
 
+    /// Posts JSON with an `Idempotency-Key`: however often, it is done once.
+    ///
+    /// # Errors
+    /// When the key is none, no server answers, or it answers with a problem.
+    pub async fn post_keyed(
+        &mut self,
+        path: &str,
+        body: &Value,
+        key: &str,
+    ) -> Result<Value, Failure> {
+        let key = HeaderValue::from_str(key)
+            .map_err(|_| Failure::usage("--key: expected visible characters"))?;
+        let body = Bytes::from(body.to_string());
+        self.send_keyed(Method::POST, path, body, Some(key)).await
+    }
+
     /// Posts a text as it stands.
     ///
     /// # Errors
@@ -210,6 +226,16 @@ impl Client {
     }
 
     async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Value, Failure> {
+        self.send_keyed(method, path, body, None).await
+    }
+
+    async fn send_keyed(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        key: Option<HeaderValue>,
+    ) -> Result<Value, Failure> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = path
@@ -221,6 +247,9 @@ impl Client {
         request
             .headers_mut()
             .insert(ACCEPT, HeaderValue::from_static("application/json"));
+        if let Some(key) = key {
+            request.headers_mut().insert("idempotency-key", key);
+        }
         let answer = self.request(request).await?;
         if answer.status().is_success() {
             Ok(parse(answer.body()))

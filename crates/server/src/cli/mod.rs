@@ -15,6 +15,7 @@ pub mod approvals;
 pub mod audit;
 pub mod bench;
 pub mod brake;
+pub mod commands;
 pub mod config;
 pub mod dead_letters;
 pub mod demo;
@@ -70,6 +71,7 @@ enum Command {
     Sources(sources::Sources),
     Tokens(tokens::Tokens),
     Audit(audit::Audit),
+    Commands(commands::Commands),
     Approvals(approvals::Approvals),
     Ledger(ledger::Ledger),
     #[command(subcommand)]
@@ -103,6 +105,7 @@ impl Command {
             Self::Shards(shards) => block_on(shards.run(output)),
             Self::Tokens(tokens) => block_on(tokens.run(output)),
             Self::Audit(audit) => block_on(audit.run(output)),
+            Self::Commands(commands) => block_on(commands.run(output)),
             Self::Approvals(approvals) => block_on(approvals.run(output)),
             Self::Send(send) => block_on(send.run(output)),
             Self::Demo(demo) => block_on(demo.run(output)),

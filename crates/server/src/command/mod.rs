@@ -20,6 +20,8 @@ pub mod track;
 
 pub mod cancel;
 pub mod care;
+pub mod reconcile;
+pub mod undo;
 
 pub mod approvals;
 pub mod gate;

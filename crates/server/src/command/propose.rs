@@ -9,15 +9,16 @@ use wayhold_model::approval::{Amount, Digest, Facts, Verdict};
 use wayhold_model::command::{CommandId, State, digest};
 use wayhold_model::ledger::{Actor, canonical};
 use wayhold_store::CommandsError;
-use wayhold_store::commands::NewCommand;
+use wayhold_store::commands::{Change, NewCommand, Transition};
 
 use super::desk::{CommandDesk, CommandError};
 use super::gate::{Asked, Subject};
 use super::keys::Key;
 use super::kinds::Kind;
 use super::proposal::{ARGUMENTS_BYTES_MAX, InvalidProposal, Proposal};
-use super::records::{self, Held};
+use super::records::{self, Held, moved, record};
 use super::resolve;
+use super::track::made_up_for;
 
 /// Most faults of arguments that are told at once.
 const FAULTS_MAX: usize = 20;
@@ -101,6 +102,7 @@ impl CommandDesk {
         let commands = self.commands()?;
         let has_room = self.0.store.has_room();
         let kind = new.kind.clone();
+        let by_whom = by.actor.clone();
         let done = commands.change(move |change| {
             if let Some(key) = &key
                 && let Some(row) = change.key(&key.scoped)?
@@ -133,6 +135,9 @@ impl CommandDesk {
             change.add_command(&new, State::Accepted, (None, None))?;
             change.append_with(&accepted, &held.into_payloads())?;
             let state = asked.settle(change)?;
+            if let Some(of) = new.compensates {
+                begin_compensation(change, of, new.id, state, &by_whom)?;
+            }
             let proposed = Proposed {
                 id: new.id,
                 kind,
@@ -231,6 +236,37 @@ impl CommandDesk {
         };
         Ok((Arc::clone(kind), new))
     }
+}
+
+/// What is made up for waits from now on for the command that does so, unless that may not.
+fn begin_compensation(
+    change: &mut Change<'_>,
+    of: CommandId,
+    by: CommandId,
+    state: State,
+    actor: &Actor,
+) -> Result<(), CommandError> {
+    let from = change.state(of)?.ok_or_else(|| CommandError::NotFound { id: of.to_string() })?;
+    let reason = format!("{by} makes up for it");
+    let step = Transition {
+        from,
+        to: State::Compensating,
+        reason: Some(&reason),
+    };
+    if !from.may_become(State::Compensating) {
+        return Err(CommandError::WrongState {
+            id: of,
+            state: from,
+            why: "so it cannot be made up for",
+        });
+    }
+    moved(change, of, step, actor)?;
+    let body = json!({ "compensating_command_id": by.to_string() });
+    change.append(&record(of, "compensation.started", actor, &body)?)?;
+    if state == State::Denied {
+        made_up_for(change, Some(of), State::CompensationFailed)?;
+    }
+    Ok(())
 }
 
 /// The answer that was given to a key.

@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 use wayhold_model::command::{CommandId, State, digest};
 use wayhold_model::ledger::canonical;
-use wayhold_model::{Failure, FailureClass, Outcome, OutcomeKind, StoredEvent};
+use wayhold_model::{
+    DestinationSet, Event, Failure, FailureClass, Generation, Outcome, OutcomeKind, Position,
+    Sequence, ShardId, StoredEvent, Timestamp,
+};
 use wayhold_store::CommandsError;
 use wayhold_store::commands::{
     AttemptEnd, AttemptRow, AttemptStart, Change, Command, Payload, Transition, View, random_salt,
@@ -586,6 +589,21 @@ fn begin_asking(change: &mut Change<'_>, id: CommandId, last: u32) -> Result<boo
             moved(change, id, step, &ourselves())
         }
         _ => Ok(false),
+    }
+}
+
+/// An event as a question needs it: it lies nowhere.
+pub(super) fn stored(event: Event) -> StoredEvent {
+    StoredEvent {
+        position: Position {
+            generation: Generation(0),
+            shard: ShardId(0),
+            sequence: Sequence(0),
+        },
+        accepted_at: Timestamp::EPOCH,
+        destinations: Arc::new(DestinationSet::new([])),
+        key_hash: None,
+        event: Arc::new(event),
     }
 }
 

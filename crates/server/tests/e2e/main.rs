@@ -17,6 +17,7 @@ mod backlog;
 mod backups;
 mod bench;
 mod command_line;
+mod commands;
 mod drill;
 mod events;
 mod failures;

@@ -92,6 +92,27 @@ impl Change<'_> {
         })
     }
 
+    /// A person, or the target, said that the last attempt did nothing: from now on its outcome is known.
+    ///
+    /// # Errors
+    /// The file takes no change.
+    pub fn settle_last_attempt(&mut self, command: CommandId) -> Result<(), CommandsError> {
+        let now = self.now().as_micros().cast_signed();
+        self.run(|connection| {
+            connection
+                .prepare_cached(
+                    "UPDATE attempts SET outcome = ?2, finished_at = coalesce(finished_at, ?3)
+                     WHERE command = ?1 AND n = (SELECT max(n) FROM attempts WHERE command = ?1)",
+                )?
+                .execute(params![
+                    command.to_bytes(),
+                    OutcomeKind::NotExecuted.name(),
+                    now
+                ])
+        })?;
+        Ok(())
+    }
+
     /// Records how an attempt ended; `false` where it had ended before.
     ///
     /// # Errors
