@@ -396,6 +396,7 @@ impl App {
             destinations,
             sources: self.tables.report(),
             replays: self.replays.counts(),
+            commands: self.store.command_counts(),
         })
     }
 

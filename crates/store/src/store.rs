@@ -340,6 +340,11 @@ impl Store {
         self.inner.commands().is_some()
     }
 
+    /// Commands by state; `None` where there never were any.
+    pub fn command_counts(&self) -> Option<commands::Counts> {
+        self.inner.commands().as_ref().map(Commands::counts)
+    }
+
     /// Commands and their ledger; makes the file where there is none yet. Blocking.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 //! work and what they found is in `docs/reliability.md`.
 
 pub mod black_box;
+pub mod commands;
 pub mod crash_points;
 pub mod io_errors;
 pub mod kill;

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use wayhold_torture::{
-    Verdict, crash_points, io_errors, kill, model, mutants, outbox_table, power_cut, reshard,
+    Verdict, commands, crash_points, io_errors, kill, model, mutants, outbox_table, power_cut,
+    reshard,
 };
 
 /// Tries by force whether the promises hold. Exit code 0: they held; 1: one broke (as it must under
@@ -18,6 +19,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Kind {
+    /// Commands go through kills and a target that fails, each executed exactly once.
+    Commands(commands::Arguments),
     /// The power fails at each call that changes the disk, under every fate of what was not synced.
     CrashPoints(crash_points::Arguments),
     /// The n-th call to the disk fails.
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         return std::process::Termination::report(wayhold::cli::run());
     }
     let verdict = match Arguments::parse().kind {
+        Kind::Commands(arguments) => commands::run(&arguments),
         Kind::CrashPoints(arguments) => crash_points::run(&arguments),
         Kind::IoErrors(arguments) => io_errors::run(&arguments),
         Kind::Kill(arguments) => kill::run(&arguments),

@@ -300,9 +300,9 @@ async fn undo(
 ) -> Result<Response, Problem> {
     let by = proposer(&caller, None);
     let steps = app.commands.undo(id_of(&id)?, &by, why.reason).await?;
-    let items = steps.iter().map(|step| {
-        json!({ "id": step.id.to_string(), "kind": step.kind, "state": step.state.name() })
-    });
+    let items = steps.iter().map(
+        |step| json!({ "id": step.id.to_string(), "kind": step.kind, "state": step.state.name() }),
+    );
     let items = List::whole(items.collect());
     Ok((StatusCode::ACCEPTED, Json(items)).into_response())
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
+use super::brake::Brake;
 use super::client::{Client, ServerArguments, path, with_query};
 use super::exit::{Exit, Failure};
 use super::output::{Output, cell, items};
@@ -53,6 +54,8 @@ enum Verb {
         #[arg(long)]
         kind: Option<String>,
     },
+    #[command(flatten)]
+    Brake(Brake),
 }
 
 #[derive(Debug, clap::Args)]
@@ -121,6 +124,7 @@ impl Commands {
     pub async fn run(self, output: &mut Output) -> Result<(), Failure> {
         let mut client = Client::new(&self.server)?;
         match self.verb {
+            Verb::Brake(brake) => brake.run(&mut client, output).await,
             Verb::Propose(proposal) => propose(&mut client, *proposal, output).await,
             Verb::List(which) => list(&mut client, &which, output).await,
             Verb::Show { id, wait } => show(&mut client, &id, wait.as_deref(), output).await,
@@ -185,9 +189,10 @@ async fn propose(
     let mut body = json!({ "kind": proposal.kind, "arguments": arguments });
     let input = match &proposal.input {
         None => None,
-        Some(file) => Some(std::fs::read_to_string(file).map_err(|error| {
-            Failure::usage(format!("--input {}: {error}", file.display()))
-        })?),
+        Some(file) => Some(
+            std::fs::read_to_string(file)
+                .map_err(|error| Failure::usage(format!("--input {}: {error}", file.display())))?,
+        ),
     };
     let optional = [
         ("on_behalf_of", json!(proposal.on_behalf_of)),
@@ -227,14 +232,30 @@ async fn list(client: &mut Client, which: &Which, output: &mut Output) -> Result
         .collect();
     let found = follow(client, "/v1/commands", &filters, which.limit).await?;
     output.json(&json!({ "items": found.items, "next": found.next }));
-    let fields = ["id", "kind", "state", "principal", "destination", "changed_at", "reason"];
+    let fields = [
+        "id",
+        "kind",
+        "state",
+        "principal",
+        "destination",
+        "changed_at",
+        "reason",
+    ];
     let rows: Vec<_> = found
         .items
         .iter()
         .map(|command| fields.map(|field| cell(command, field)))
         .collect();
     output.table(
-        ["ID", "KIND", "STATE", "BY", "DESTINATION", "SINCE", "REASON"],
+        [
+            "ID",
+            "KIND",
+            "STATE",
+            "BY",
+            "DESTINATION",
+            "SINCE",
+            "REASON",
+        ],
         &rows,
     );
     found.note_more(which.limit, output);

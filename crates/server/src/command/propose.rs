@@ -246,7 +246,9 @@ fn begin_compensation(
     state: State,
     actor: &Actor,
 ) -> Result<(), CommandError> {
-    let from = change.state(of)?.ok_or_else(|| CommandError::NotFound { id: of.to_string() })?;
+    let from = change
+        .state(of)?
+        .ok_or_else(|| CommandError::NotFound { id: of.to_string() })?;
     let reason = format!("{by} makes up for it");
     let step = Transition {
         from,

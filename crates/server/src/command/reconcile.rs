@@ -122,7 +122,9 @@ impl CommandDesk {
         let kinds = self.kinds();
         let mut all = Vec::new();
         for command in found.into_iter().filter(|one| one.changed_at >= since) {
-            let asks = kinds.get(&command.new.kind).is_some_and(|kind| kind.asks.is_some());
+            let asks = kinds
+                .get(&command.new.kind)
+                .is_some_and(|kind| kind.asks.is_some());
             // What was never handed over cannot have come to the target by us.
             if asks && (command.handed_over || command.state == State::Cancelled) {
                 all.push(self.reconcile(command.new.id, None, by.clone()).await?);
@@ -211,4 +213,3 @@ fn step(from: State, to: State, reason: &str) -> Transition<'_> {
         reason: Some(reason),
     }
 }
-

@@ -59,7 +59,9 @@ impl CommandDesk {
                     return Err(wrong("so it is not undone but taken back: commands cancel"));
                 }
                 State::Dead => {
-                    return Err(wrong("so find out whether it was executed: commands reconcile"));
+                    return Err(wrong(
+                        "so find out whether it was executed: commands reconcile",
+                    ));
                 }
                 _ => return Err(wrong("so it has to end first")),
             }
@@ -67,8 +69,9 @@ impl CommandDesk {
                 .get(&command.new.kind)
                 .and_then(|kind| kind.config.compensation.clone())
                 .ok_or_else(|| wrong("and its kind names no compensation"))?;
-            let arguments = arguments_of(command, &compensation.arguments)
-                .ok_or_else(|| wrong("and it has not what the compensation's arguments are made of"))?;
+            let arguments = arguments_of(command, &compensation.arguments).ok_or_else(|| {
+                wrong("and it has not what the compensation's arguments are made of")
+            })?;
             planned.push((step, compensation.kind, arguments));
         }
         let mut proposed: Vec<Proposed> = Vec::new();
@@ -83,7 +86,11 @@ impl CommandDesk {
             proposal.compensates = Some(of);
             proposal.on_behalf_of.clone_from(&by.actor.on_behalf_of);
             proposal.rationale = reason.clone().map(Rationale::Summary);
-            proposal.depends_on = proposed.last().map(|before| before.id).into_iter().collect();
+            proposal.depends_on = proposed
+                .last()
+                .map(|before| before.id)
+                .into_iter()
+                .collect();
             proposed.push(self.propose(by, proposal, None).await?);
         }
         Ok(proposed)

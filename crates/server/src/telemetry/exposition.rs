@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use wayhold_model::OutcomeKind;
 use wayhold_store::GenerationState;
+use wayhold_store::commands::Counts;
 use wayhold_store::figures::{COMMIT_BUCKETS, GROUP_BUCKETS};
 
 use super::histogram::Reading;
@@ -269,6 +270,14 @@ fn store(page: &mut Page<'_>, report: &Report) -> fmt::Result {
             .replays
             .iter()
             .map(|(state, n)| ([("state", state.name())], *n)),
+    )?;
+    let commands = report.commands.iter();
+    page.gauge(
+        "commands",
+        "Commands by state, also those that have ended",
+        commands
+            .flat_map(Counts::iter)
+            .map(|(state, n)| ([("state", state.name())], n)),
     )?;
     page.gauge(
         "pending_bytes",

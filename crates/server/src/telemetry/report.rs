@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wayhold_model::Timestamp;
 use wayhold_store::catalog::ReplayState;
+use wayhold_store::commands::Counts;
 use wayhold_store::{Figures, GenerationFigures, Health, Recovery};
 
 use super::accounting::Accounting;
@@ -43,6 +44,8 @@ pub struct Report {
     pub sources: Vec<SourceReport>,
     /// Replays that have not ended, by their state.
     pub replays: Vec<(ReplayState, u64)>,
+    /// Commands by state; `None` where there never were any.
+    pub commands: Option<Counts>,
 }
 
 /// One destination at one moment.
@@ -212,6 +215,7 @@ pub(crate) mod tests {
                 },
             }],
             replays: vec![(ReplayState::Running, 2), (ReplayState::Paused, 0)],
+            commands: None,
             destinations: destinations
                 .iter()
                 .map(|(name, totals)| DestinationReport {

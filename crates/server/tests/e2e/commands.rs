@@ -26,7 +26,7 @@ allow = ["127.0.0.0/8"]
 [destinations.erp]
 kind = "http"
 url = "http://{authority}/orders"
-retry = {{ initial = "50ms", max = "200ms" }}
+retry = {{ base = "50ms", cap = "200ms" }}
 {destination}
 [destinations.rest]
 kind = "null"
@@ -68,7 +68,10 @@ fn propose(server: &Server, body: &Value) -> String {
     assert_eq!(answer.status, 202, "{}", answer.text());
     let said = answer.json();
     let id = said["id"].as_str().unwrap().to_owned();
-    assert_eq!(answer.header("location"), Some(&*format!("/v1/commands/{id}")));
+    assert_eq!(
+        answer.header("location"),
+        Some(&*format!("/v1/commands/{id}"))
+    );
     assert_eq!(said["kind"], body["kind"]);
     id
 }
@@ -90,7 +93,11 @@ fn types(records: &[Value]) -> Vec<String> {
     let kind = |record: &Value| {
         let record = record.get("record").unwrap_or(record);
         let to = record["body"]["to"].as_str().map(|to| format!(":{to}"));
-        format!("{}{}", record["type"].as_str().unwrap(), to.unwrap_or_default())
+        format!(
+            "{}{}",
+            record["type"].as_str().unwrap(),
+            to.unwrap_or_default()
+        )
     };
     records.iter().map(kind).collect()
 }
@@ -99,7 +106,9 @@ fn types(records: &[Value]) -> Vec<String> {
 fn keys(target: &Receiver) -> BTreeMap<String, usize> {
     let mut keys = BTreeMap::new();
     for request in target.received() {
-        *keys.entry(request.headers["idempotency-key"].clone()).or_default() += 1;
+        *keys
+            .entry(request.headers["idempotency-key"].clone())
+            .or_default() += 1;
     }
     keys
 }
@@ -112,7 +121,10 @@ fn a_command_is_sent_once_under_its_own_id_and_every_step_of_it_is_in_the_ledger
     let server = start(folder.path());
     let id = propose(&server, &order("880004"));
     let command = ended(&server, &id);
-    assert_eq!((&command["state"], &command["result"]["id"]), (&json!("succeeded"), &json!(4711)));
+    assert_eq!(
+        (&command["state"], &command["result"]["id"]),
+        (&json!("succeeded"), &json!(4711))
+    );
     assert_eq!(command["attempts"][0]["outcome"], "delivered");
     let came = target.received();
     assert_eq!(came.len(), 1);
@@ -140,22 +152,52 @@ fn a_key_is_one_command_and_what_does_not_fit_is_refused_with_its_place() {
     let folder = folder(&target, "", "");
     let server = start(folder.path());
     let keyed = |key: &str, body: &Value| {
-        let headers = [("content-type", "application/json"), ("idempotency-key", key)];
-        server.ask("POST", "/v1/commands", &headers, body.to_string().as_bytes())
+        let headers = [
+            ("content-type", "application/json"),
+            ("idempotency-key", key),
+        ];
+        server.ask(
+            "POST",
+            "/v1/commands",
+            &headers,
+            body.to_string().as_bytes(),
+        )
     };
     let first = keyed("\"k-1\"", &order("1"));
     let again = keyed("k-1", &order("1"));
     assert_eq!((first.status, again.status), (202, 202));
     assert_eq!(first.json(), again.json());
-    assert_eq!((first.header("idempotency-replayed"), again.header("idempotency-replayed")), (None, Some("true")));
+    assert_eq!(
+        (
+            first.header("idempotency-replayed"),
+            again.header("idempotency-replayed")
+        ),
+        (None, Some("true"))
+    );
     assert_eq!(keyed("k-1", &order("2")).status, 422);
     for (body, status, place) in [
-        (json!({"kind": "po_create", "arguments": {"sku": "1", "qty": 0}}), 422, "#/arguments/qty"),
-        (json!({"kind": "po_create", "arguments": {"qty": 1}}), 422, "sku"),
+        (
+            json!({"kind": "po_create", "arguments": {"sku": "1", "qty": 0}}),
+            422,
+            "#/arguments/qty",
+        ),
+        (
+            json!({"kind": "po_create", "arguments": {"qty": 1}}),
+            422,
+            "sku",
+        ),
         (json!({"kind": "nothing"}), 422, "nothing"),
         (json!({"kind": "po_create", "colour": 1}), 400, "colour"),
-        (json!({"kind": "po_cancel", "depends_on": ["0191e0a4-5c1e-7d3b-9c4f-2f6f0a7b8c9d"]}), 400, "depends_on"),
-        (json!({"kind": "po_cancel", "arguments": {"n": 9007199254740993_u64}}), 400, "arguments"),
+        (
+            json!({"kind": "po_cancel", "depends_on": ["0191e0a4-5c1e-7d3b-9c4f-2f6f0a7b8c9d"]}),
+            400,
+            "depends_on",
+        ),
+        (
+            json!({"kind": "po_cancel", "arguments": {"n": 9007199254740993_u64}}),
+            400,
+            "arguments",
+        ),
     ] {
         let refused = keyed("k-2", &body);
         assert_eq!(refused.status, status, "{body}: {}", refused.text());
@@ -163,11 +205,24 @@ fn a_key_is_one_command_and_what_does_not_fit_is_refused_with_its_place() {
     }
     // A refusal before anything was kept leaves the key free.
     assert_eq!(keyed("k-2", &order("3")).status, 202);
-    let dry = server.post("/v1/commands", &json!({"kind": "po_create", "arguments": {"sku": "9", "qty": 1}, "dry_run": true}).to_string());
-    assert_eq!((&dry["dry_run"], &dry["requirement"]), (&json!(true), &dry["requirement"]));
-    let event = r#"{"specversion":"1.0","id":"1","source":"/commands","type":"po_create","data":{}}"#;
+    let dry = server.post(
+        "/v1/commands",
+        &json!({"kind": "po_create", "arguments": {"sku": "9", "qty": 1}, "dry_run": true})
+            .to_string(),
+    );
+    assert_eq!(
+        (&dry["dry_run"], &dry["requirement"]),
+        (&json!(true), &dry["requirement"])
+    );
+    let event =
+        r#"{"specversion":"1.0","id":"1","source":"/commands","type":"po_create","data":{}}"#;
     let headers = [("content-type", "application/cloudevents+json")];
-    assert_eq!(server.ask("POST", "/v1/events", &headers, event.as_bytes()).status, 400);
+    assert_eq!(
+        server
+            .ask("POST", "/v1/events", &headers, event.as_bytes())
+            .status,
+        400
+    );
     let listed = server.get("/v1/commands");
     assert_eq!(listed["items"].as_array().unwrap().len(), 2);
 }
@@ -217,8 +272,14 @@ fn what_needs_a_result_waits_for_it_and_is_sent_with_it() {
     assert_eq!(sent.body, br#"{"qty":1,"sku":"1","ticket":42}"#);
     // One that needs what was taken back never comes to be.
     target.answer(503);
-    let doomed = propose(&server, &json!({"kind": "po_cancel", "expires_at": "2099-01-01T00:00:00Z"}));
-    let rests = propose(&server, &json!({"kind": "po_cancel", "depends_on": [doomed]}));
+    let doomed = propose(
+        &server,
+        &json!({"kind": "po_cancel", "expires_at": "2099-01-01T00:00:00Z"}),
+    );
+    let rests = propose(
+        &server,
+        &json!({"kind": "po_cancel", "depends_on": [doomed]}),
+    );
     wait_for("it is taken back", || {
         let answer = server.ask("POST", &format!("/v1/commands/{doomed}/cancel"), &[], b"{}");
         (answer.status == 200).then_some(())
@@ -249,25 +310,54 @@ fn an_unknown_outcome_is_asked_for_and_never_sent_again_blindly() {
     // Nobody can ask: a person decides.
     let blind = propose(&server, &json!({"kind": "pay", "arguments": {"amount": 5}}));
     let dead = ended(&server, &blind);
-    assert_eq!((&dead["state"], keys(&target)[&blind]), (&json!("dead"), 1), "{dead}");
+    assert_eq!(
+        (&dead["state"], keys(&target)[&blind]),
+        (&json!("dead"), 1),
+        "{dead}"
+    );
     let path = format!("/v1/commands/{blind}/reconcile");
     assert_eq!(server.ask("POST", &path, &[], b"{}").status, 409);
-    assert_eq!(server.post(&path, r#"{"as":"succeeded"}"#)["state"], "succeeded");
+    assert_eq!(
+        server.post(&path, r#"{"as":"succeeded"}"#)["state"],
+        "succeeded"
+    );
     // The target says that it is not there: it is sent again, and said to be there: it is done.
-    let lost = propose(&server, &json!({"kind": "refund", "arguments": {"amount": 5}}));
-    wait_until("it was sent again", || keys(&target).get(&lost).copied() > Some(1));
+    let lost = propose(
+        &server,
+        &json!({"kind": "refund", "arguments": {"amount": 5}}),
+    );
+    wait_until("it was sent again", || {
+        keys(&target).get(&lost).copied() > Some(1)
+    });
     asked.say(r#"{"total":"5"}"#);
     asked.answer(200);
     let done = ended(&server, &lost);
-    assert_eq!((&done["state"], &done["result"]["total"]), (&json!("succeeded"), &json!("5")));
+    assert_eq!(
+        (&done["state"], &done["result"]["total"]),
+        (&json!("succeeded"), &json!("5"))
+    );
     // Something else is there: it is given up, and a person looks.
     asked.say(r#"{"total":6}"#);
-    let other = propose(&server, &json!({"kind": "refund", "arguments": {"amount": 5}}));
+    let other = propose(
+        &server,
+        &json!({"kind": "refund", "arguments": {"amount": 5}}),
+    );
     let dead = ended(&server, &other);
-    assert_eq!((&dead["state"], keys(&target)[&other]), (&json!("dead"), 1), "{dead}");
+    assert_eq!(
+        (&dead["state"], keys(&target)[&other]),
+        (&json!("dead"), 1),
+        "{dead}"
+    );
     let found = server.post("/v1/commands/reconcile", r#"{"kind":"refund"}"#);
-    let results = found["items"].as_array().unwrap().iter().map(|one| one["result"].clone());
-    assert_eq!(results.collect::<Vec<_>>(), [json!("different"), json!("different")]);
+    let results = found["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["result"].clone());
+    assert_eq!(
+        results.collect::<Vec<_>>(),
+        [json!("different"), json!("different")]
+    );
 }
 
 #[test]
@@ -282,25 +372,51 @@ fn undoing_makes_up_for_what_rests_on_it_first_and_asking_twice_plans_nothing_ne
     rests["depends_on"] = json!([first]);
     let rests = propose(&server, &rests);
     ended(&server, &rests);
-    let undone = server.post(&format!("/v1/commands/{first}/undo"), r#"{"reason":"declared in error"}"#);
+    let undone = server.post(
+        &format!("/v1/commands/{first}/undo"),
+        r#"{"reason":"declared in error"}"#,
+    );
     let steps = undone["items"].as_array().unwrap();
     assert_eq!(steps.len(), 2);
     let again = server.post(&format!("/v1/commands/{first}/undo"), "{}");
-    let ids = |list: &Value| list["items"].as_array().unwrap().iter().map(|one| one["id"].clone()).collect::<Vec<_>>();
+    let ids = |list: &Value| {
+        list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["id"].clone())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(ids(&again), ids(&undone));
     for step in steps {
-        assert_eq!(ended(&server, step["id"].as_str().unwrap())["state"], "succeeded");
+        assert_eq!(
+            ended(&server, step["id"].as_str().unwrap())["state"],
+            "succeeded"
+        );
     }
     for id in [&first, &rests] {
-        assert_eq!(server.get(&format!("/v1/commands/{id}"))["state"], "compensated");
+        assert_eq!(
+            server.get(&format!("/v1/commands/{id}"))["state"],
+            "compensated"
+        );
         assert!(types(&records(&server, id)).contains(&"compensation.finished".to_owned()));
     }
-    let sent: Vec<_> = target.received().iter().map(|one| String::from_utf8(one.body.clone()).unwrap()).collect();
-    assert_eq!(sent[2..], [r#"{"po":7,"sku":"2"}"#, r#"{"po":7,"sku":"1"}"#]);
+    let sent: Vec<_> = target
+        .received()
+        .iter()
+        .map(|one| String::from_utf8(one.body.clone()).unwrap())
+        .collect();
+    assert_eq!(
+        sent[2..],
+        [r#"{"po":7,"sku":"2"}"#, r#"{"po":7,"sku":"1"}"#]
+    );
     // Done again, it is another command.
     let replayed = server.post(&format!("/v1/commands/{first}/replay"), "{}");
     let replayed = ended(&server, replayed["id"].as_str().unwrap());
-    assert_eq!((&replayed["state"], &replayed["replays"]), (&json!("succeeded"), &json!(first)));
+    assert_eq!(
+        (&replayed["state"], &replayed["replays"]),
+        (&json!("succeeded"), &json!(first))
+    );
 }
 
 #[test]
@@ -309,7 +425,9 @@ fn whatever_was_accepted_is_done_once_after_the_server_was_killed() {
     target.hold(true);
     let folder = folder(&target, "", "");
     let server = start(folder.path());
-    let ids: Vec<_> = (0..20).map(|n| propose(&server, &order(&n.to_string()))).collect();
+    let ids: Vec<_> = (0..20)
+        .map(|n| propose(&server, &order(&n.to_string())))
+        .collect();
     wait_until("some are on the way", || !target.received().is_empty());
     server.kill();
     target.hold(false);
@@ -321,13 +439,26 @@ fn whatever_was_accepted_is_done_once_after_the_server_was_killed() {
     assert_eq!(keys.len(), ids.len());
     let exported = {
         assert!(server.terminate().success());
-        run(folder.path(), &["ledger", "export", "--data", "data", "--out", "out"])
+        run(
+            folder.path(),
+            &["ledger", "export", "--data", "data", "--out", "out"],
+        )
     };
     assert!(exported.status.success(), "{}", stderr(&exported));
     let verified = run(folder.path(), &["ledger", "verify", "out"]);
-    assert!(verified.status.success(), "{}{}", stdout(&verified), stderr(&verified));
+    assert!(
+        verified.status.success(),
+        "{}{}",
+        stdout(&verified),
+        stderr(&verified)
+    );
     let checked = run(folder.path(), &["store", "verify", "--data", "data"]);
-    assert!(checked.status.success(), "{}{}", stdout(&checked), stderr(&checked));
+    assert!(
+        checked.status.success(),
+        "{}{}",
+        stdout(&checked),
+        stderr(&checked)
+    );
 }
 
 #[test]
@@ -339,20 +470,49 @@ fn the_command_line_proposes_waits_and_tells() {
     let cli = |arguments: &[&str]| {
         let all = [&["--json", "commands"], arguments, &["--server", &url]].concat();
         let output = run(folder.path(), &all);
-        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
         serde_json::from_str::<Value>(&stdout(&output)).unwrap()
     };
     let wanted = r#"{"sku":"1","qty":2}"#;
-    let first = cli(&["propose", "po_create", wanted, "--key", "k", "--rationale", "out of stock"]);
-    assert_eq!(cli(&["propose", "po_create", wanted, "--key", "k", "--rationale", "out of stock"])["id"], first["id"]);
+    let first = cli(&[
+        "propose",
+        "po_create",
+        wanted,
+        "--key",
+        "k",
+        "--rationale",
+        "out of stock",
+    ]);
+    assert_eq!(
+        cli(&[
+            "propose",
+            "po_create",
+            wanted,
+            "--key",
+            "k",
+            "--rationale",
+            "out of stock"
+        ])["id"],
+        first["id"]
+    );
     let id = first["id"].as_str().unwrap();
     let shown = cli(&["show", id, "--wait", "20s"]);
     assert_eq!(shown["state"], "succeeded");
     assert_eq!(shown["said"]["rationale"]["summary"], "out of stock");
-    assert_eq!(cli(&["list", "--state", "succeeded"])["items"][0]["id"], first["id"]);
+    assert_eq!(
+        cli(&["list", "--state", "succeeded"])["items"][0]["id"],
+        first["id"]
+    );
     let undone = cli(&["undo", id]);
     let step = undone["items"][0]["id"].as_str().unwrap();
     assert_eq!(cli(&["show", step, "--wait", "20s"])["state"], "succeeded");
-    let missing = run(folder.path(), &["commands", "show", "po-1", "--server", &url]);
+    let missing = run(
+        folder.path(),
+        &["commands", "show", "po-1", "--server", &url],
+    );
     assert_eq!(missing.status.code(), Some(4));
 }

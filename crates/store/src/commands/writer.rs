@@ -150,7 +150,7 @@ impl Writer {
                 self.commit(group);
             }
         }
-        failpoint!("stop.before-commands-checkpoint");
+        failpoint!("commands.before-last-checkpoint");
         self.shared.readers.close();
         if self.shared.closed().is_none()
             && let Err(error) = file::checkpoint(&self.connection)

@@ -60,6 +60,11 @@ impl Client {
         self.request("GET", target, "", b"")
     }
 
+    /// The same with these headers, each line ending with CRLF.
+    pub fn get_as(&mut self, target: &str, headers: &str) -> Result<Answer, Silence> {
+        self.request("GET", target, headers, b"")
+    }
+
     /// `POST` with these headers, each line ending with CRLF.
     pub fn post(&mut self, target: &str, headers: &str, body: &[u8]) -> Result<Answer, Silence> {
         self.request("POST", target, headers, body)

@@ -70,7 +70,7 @@ fn all(budget: &Budget) -> Verdict {
         count: Some(count),
         ..budget.clone()
     };
-    let short = crate::sources::points().len() as u64;
+    let short = points::points().len() as u64;
     let wanted = budget.count.unwrap_or(short + KILLS);
     let at_points = wanted.min(points::whole_pass());
     let verdict = points::run(&of(at_points));

@@ -15,8 +15,7 @@ use crate::black_box::operator::Duty;
 use crate::black_box::receiver::Mood;
 use crate::black_box::server::Server;
 use crate::black_box::story::Story;
-use crate::sources::points;
-use crate::{Budget, Verdict};
+use crate::{Budget, Verdict, sources};
 
 /// Hits of a point that are met: the first, and some on which something was done before.
 const HITS: [u64; 3] = [1, 2, 7];
@@ -42,6 +41,13 @@ fn duty(point: &str) -> Duty {
         Some(("reshard" | "retire", _)) => Duty::Shape,
         _ => Duty::Everyday,
     }
+}
+
+/// Where the server may be told to die. What commands go through is met by a harness of its own (`commands`).
+pub fn points() -> Vec<String> {
+    let mut points = sources::points();
+    points.retain(|point| !point.starts_with("commands."));
+    points
 }
 
 /// How many kills meet every point at every hit once.

@@ -7,6 +7,7 @@ use crate::black_box::ending::invalid;
 use crate::black_box::native::{Action, SEGMENT_WAL, Shim};
 use crate::black_box::receiver::Mood;
 use crate::black_box::story::Story;
+use crate::commands;
 use crate::power_cut::cut_power;
 use crate::reshard;
 
@@ -58,6 +59,12 @@ pub(super) const TAIL: Check = Check {
 pub(super) const CHANGES: Check = Check {
     name: "reshard",
     run: changes,
+};
+
+/// Commands, with a target that fails.
+pub(super) const COMMANDS: Check = Check {
+    name: "commands",
+    run: commands::hunt,
 };
 
 /// Fewer acknowledged events show nothing.

@@ -17,10 +17,11 @@ use std::time::Instant;
 
 use clap::Args;
 
-use self::checks::{CHANGES, Check, FAILED_SYNC, KILLS, POINT, POWER_CUTS, TAIL, WELL};
+use self::checks::{CHANGES, COMMANDS, Check, FAILED_SYNC, KILLS, POINT, POWER_CUTS, TAIL, WELL};
 use self::failing_disk::FAILING_DISK;
 use self::restored::BACKUP;
 use crate::black_box::ending::{Ending, attempt};
+use crate::commands::SENT_BLINDLY;
 use crate::{Budget, Verdict};
 
 /// A planted fault, and where it is found.
@@ -35,7 +36,7 @@ const fn mutant(name: &'static str, found_by: Check) -> Mutant {
 }
 
 /// All of them, with the names that the product plants them by.
-const MUTANTS: [Mutant; 18] = [
+const MUTANTS: [Mutant; 19] = [
     mutant("answer-before-sync", POWER_CUTS),
     mutant("failure-answered-as-success", FAILED_SYNC),
     mutant("append-after-a-failed-sync", FAILING_DISK),
@@ -54,6 +55,7 @@ const MUTANTS: [Mutant; 18] = [
     mutant("reshard-forgets-order", CHANGES),
     mutant("backup-without-its-end", BACKUP),
     mutant("compaction-forgets", WELL),
+    mutant(SENT_BLINDLY, COMMANDS),
 ];
 
 /// A name that the product plants nothing by: with it every harness must hold, exactly as it runs with a fault.

@@ -1,0 +1,226 @@
+//! Who works with the server: a service that proposes, again and again under one key until it is answered; a person
+//! who approves, and one who takes some back.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::black_box::client::{Answer, Client};
+use crate::black_box::ending::joined;
+use crate::black_box::seed::Seed;
+use crate::black_box::server::Server;
+
+/// Services that propose at the same time.
+const PROPOSERS: u64 = 4;
+
+/// The kinds that they propose.
+const KINDS: [&str; 4] = [
+    "keyed_auto",
+    "keyed_approved",
+    "asked_auto",
+    "asked_approved",
+];
+
+/// How long a request that nobody answered is left alone.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// One in so many is taken back, where nothing of it happened yet.
+const TAKEN_BACK: u64 = 15;
+
+/// How long proposing everything may take once nothing is killed any more.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Tokens of everybody.
+#[derive(Clone)]
+pub(super) struct People {
+    address: SocketAddr,
+    proposer: String,
+    approver: String,
+    operator: String,
+}
+
+/// What was proposed: ids by key.
+pub(super) type Proposed = BTreeMap<String, String>;
+
+/// Everybody at work.
+pub(super) struct Load {
+    proposers: Vec<JoinHandle<()>>,
+    others: Vec<JoinHandle<()>>,
+    proposed: Arc<Mutex<Proposed>>,
+    stop: Arc<AtomicBool>,
+    count: u64,
+}
+
+impl People {
+    /// Makes their tokens, that of whoever may do everything first.
+    pub(super) fn hire(server: &Server) -> Self {
+        let make = |authorization: &str, name: &str, kind: &str, roles: &[&str]| {
+            let body = json!({ "name": name, "type": kind, "roles": roles }).to_string();
+            let head = format!("{authorization}Content-Type: application/json\r\n");
+            let answer = Client::new(server.address).post("/v1/tokens", &head, body.as_bytes());
+            match answer {
+                Ok(answer) if answer.status < 300 => {
+                    answer.json()["token"].as_str().unwrap().to_owned()
+                }
+                other => server.fail(&format!("makes no token: {other:?}")),
+            }
+        };
+        let operator = make("", "olga", "person", &["admin", "read", "operate", "audit"]);
+        let by = authorization(&operator);
+        Self {
+            address: server.address,
+            proposer: make(&by, "bot", "service", &["propose", "read"]),
+            approver: make(&by, "ada", "person", &["approve", "read"]),
+            operator,
+        }
+    }
+
+    /// Begins proposing so many commands, approving and taking back.
+    pub(super) fn work(&self, seed: u64, count: u64) -> Load {
+        let (proposed, stop) = (
+            Arc::<Mutex<Proposed>>::default(),
+            Arc::<AtomicBool>::default(),
+        );
+        let proposers = (0..PROPOSERS).map(|one| {
+            let (people, proposed) = (self.clone(), Arc::clone(&proposed));
+            let numbers = (one..count).step_by(PROPOSERS as usize);
+            std::thread::spawn(move || {
+                numbers.for_each(|number| people.propose(seed, number, &proposed));
+            })
+        });
+        let proposers = proposers.collect();
+        let (approver, approving) = (self.clone(), Arc::clone(&stop));
+        let (operator, operating) = (self.clone(), Arc::clone(&stop));
+        let seen = Arc::clone(&proposed);
+        let others = vec![
+            std::thread::spawn(move || approver.approve_until(&approving)),
+            std::thread::spawn(move || operator.take_back_until(seed, &seen, &operating)),
+        ];
+        Load {
+            proposers,
+            others,
+            proposed,
+            stop,
+            count,
+        }
+    }
+
+    /// Proposes one until it is answered.
+    fn propose(&self, seed: u64, number: u64, proposed: &Mutex<Proposed>) {
+        let key = format!("s{seed}-{number}");
+        let kind = KINDS[(number % KINDS.len() as u64) as usize];
+        let body = json!({ "kind": kind, "arguments": { "n": number } }).to_string();
+        let head = format!(
+            "{}Content-Type: application/json\r\nIdempotency-Key: \"{key}\"\r\n",
+            authorization(&self.proposer)
+        );
+        let begun = Instant::now();
+        let mut client = Client::new(self.address);
+        loop {
+            let answer = client.post("/v1/commands", &head, body.as_bytes());
+            if let Ok(answer) = answer
+                && answer.status == 202
+            {
+                let id = answer.json()["id"].as_str().unwrap().to_owned();
+                proposed.lock().unwrap().insert(key, id);
+                return;
+            }
+            if begun.elapsed() > PATIENCE {
+                return;
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    fn approve_until(&self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            let waiting = self.ask(&self.approver, "/v1/approvals?limit=100");
+            for one in waiting.map(items).unwrap_or_default() {
+                let (id, digest) = (one["id"].as_str().unwrap(), &one["digest"]);
+                let target = format!("/v1/approvals/{id}/approve");
+                self.tell(&self.approver, &target, &json!({ "digest": digest }));
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    fn take_back_until(&self, seed: u64, proposed: &Mutex<Proposed>, stop: &AtomicBool) {
+        let seed = Seed::new(seed ^ 0xcac);
+        while !stop.load(Ordering::Relaxed) {
+            let ids: Vec<_> = proposed.lock().unwrap().values().cloned().collect();
+            if let Some(id) = ids.last().filter(|_| seed.one_in(TAKEN_BACK)) {
+                let target = format!("/v1/commands/{id}/cancel");
+                self.tell(&self.operator, &target, &json!({ "reason": "not wanted" }));
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    /// States of commands that have not ended, by id.
+    pub(super) fn open(&self) -> BTreeMap<String, String> {
+        let open =
+            "accepted,pending_approval,ready,sending,retry_wait,unknown,reconciling,compensating";
+        let list = self.ask(
+            &self.operator,
+            &format!("/v1/commands?limit=200&state={open}"),
+        );
+        let one = |one: Value| {
+            let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
+            (text("id"), format!("{} {}", text("state"), text("reason")))
+        };
+        match list {
+            Some(list) => items(list).into_iter().map(one).collect(),
+            // Nobody answered: then nobody knows, and it is asked again.
+            None => BTreeMap::from([("unknown".to_owned(), "no answer".to_owned())]),
+        }
+    }
+
+    /// Asks whoever may see everything.
+    pub(super) fn see(&self, target: &str) -> Option<Value> {
+        self.ask(&self.operator, target)
+    }
+
+    fn ask(&self, token: &str, target: &str) -> Option<Value> {
+        let answer = Client::new(self.address).get_as(target, &authorization(token));
+        let answer: Answer = answer.ok()?;
+        (answer.status == 200).then(|| answer.json())
+    }
+
+    fn tell(&self, token: &str, target: &str, body: &Value) {
+        let head = format!("{}Content-Type: application/json\r\n", authorization(token));
+        // What was refused or cut off is seen again, or was decided meanwhile.
+        drop(Client::new(self.address).post(target, &head, body.to_string().as_bytes()));
+    }
+}
+
+impl Load {
+    /// Waits until everything is proposed; those who approve and take back go on.
+    pub(super) fn proposed(&mut self, server: &Server) -> Proposed {
+        self.proposers.drain(..).for_each(joined);
+        let proposed = self.proposed.lock().unwrap().clone();
+        if proposed.len() as u64 != self.count {
+            let missing = self.count - proposed.len() as u64;
+            server.fail(&format!("does not accept {missing} commands"));
+        }
+        proposed
+    }
+
+    /// Ends everybody's work.
+    pub(super) fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.others.into_iter().for_each(joined);
+    }
+}
+
+fn authorization(token: &str) -> String {
+    format!("Authorization: Bearer {token}\r\n")
+}
+
+fn items(list: Value) -> Vec<Value> {
+    list["items"].as_array().cloned().unwrap_or_default()
+}
