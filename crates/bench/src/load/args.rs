@@ -23,6 +23,9 @@ pub struct Args {
     /// Events in one request: 1 sends CloudEvents in binary mode, more send NDJSON.
     #[arg(long, default_value_t = 1)]
     pub batch: usize,
+    /// Proposes commands instead of sending events.
+    #[arg(long)]
+    pub commands: bool,
     /// Requests per second, whatever the server does; latency then counts from the intended start.
     /// Without it every connection sends as soon as it has its answer.
     #[arg(long)]

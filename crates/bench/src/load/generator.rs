@@ -59,7 +59,10 @@ impl Generator {
             epoll,
             free: (0..connections.len()).collect(),
             connections,
-            requests: Requests::new(args.target, (args.batch, args.keys), &args.prefix),
+            requests: match args.commands {
+                true => Requests::commands(args.target, args.keys, &args.prefix),
+                false => Requests::new(args.target, (args.batch, args.keys), &args.prefix),
+            },
             interval: args.rate.map(|rate| Duration::from_secs_f64(1.0 / rate)),
             stop: args.stop(),
         })

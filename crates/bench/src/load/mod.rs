@@ -12,3 +12,4 @@ pub mod latencies;
 
 pub use args::{Args, main};
 pub use latencies::Report;
+pub use request::COMMAND_KIND;

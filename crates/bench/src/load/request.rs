@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 
 use crate::payload;
 
+/// The kind of every command.
+pub const COMMAND_KIND: &str = "po_create";
+
 /// Digits of the number that makes an id unique.
 const NUMBER_DIGITS: usize = 12;
 /// Digits of a key.
@@ -54,6 +57,19 @@ impl Requests {
         }
     }
 
+    /// Proposals of one command each, to `target`, under idempotency keys that begin with `prefix`.
+    pub fn commands(target: SocketAddr, keys: u64, prefix: &str) -> Self {
+        let bodies = payload::bodies();
+        let templates = bodies.iter().map(|body| command(target, prefix, body));
+        Self {
+            templates: templates.map(|text| Template::new(&text)).collect(),
+            next: 0,
+            number: 0,
+            keys: keys.max(1),
+            batch: 1,
+        }
+    }
+
     /// Events in one request.
     pub fn batch(&self) -> usize {
         self.batch
@@ -85,6 +101,17 @@ fn single(target: SocketAddr, prefix: &str, body: &str) -> String {
          ce-specversion: 1.0\r\nce-id: {prefix}-{NUMBER}\r\nce-source: /bench\r\n\
          ce-type: com.example.shipment.scanned\r\nce-time: 2026-01-01T00:00:00Z\r\n\
          ce-partitionkey: key-{KEY}\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+fn command(target: SocketAddr, prefix: &str, arguments: &str) -> String {
+    let body = format!(
+        "{{\"kind\":\"{COMMAND_KIND}\",\"correlation_id\":\"key-{KEY}\",\"arguments\":{arguments}}}"
+    );
+    format!(
+        "POST /v1/commands HTTP/1.1\r\nhost: {target}\r\ncontent-type: application/json\r\n\
+         idempotency-key: {prefix}-{NUMBER}\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )
 }
@@ -137,6 +164,23 @@ mod tests {
 
     fn text(requests: &mut Requests) -> String {
         String::from_utf8(requests.prepare().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn every_proposal_has_a_key_of_its_own_and_the_length_it_states() {
+        let mut requests = Requests::commands(([127, 0, 0, 1], 80).into(), 10, "t");
+        let mut keys = std::collections::HashSet::new();
+        for _ in 0..600 {
+            let request = text(&mut requests);
+            let (head, body) = request.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains(&format!("content-length: {}", body.len())));
+            assert!(
+                serde_json::from_str::<serde_json::Value>(body).is_ok(),
+                "{body}"
+            );
+            let (_, key) = head.split_once("idempotency-key: ").unwrap();
+            assert!(keys.insert(key.lines().next().unwrap().to_owned()));
+        }
     }
 
     #[test]

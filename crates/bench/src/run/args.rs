@@ -9,7 +9,9 @@ use super::plan::Plan;
 use super::series::Figures;
 use super::verdict::{self, Target};
 use super::wanted::Wanted;
-use super::{accept, crowd, delivering, drain, restart, route, segments, webhook};
+use super::{
+    accept, commands, crowd, delivering, drain, outbox, restart, route, segments, webhook,
+};
 use crate::BenchError;
 
 /// Everything that is measured, in the order of a round.
@@ -19,6 +21,7 @@ const PARTS: &[Part] = &[
     segments::PART,
     delivering::PART,
     drain::PART,
+    commands::PART,
 ];
 
 /// What takes long to prepare, and then runs its rounds by itself after those of the others.
@@ -26,6 +29,7 @@ const APART: &[Part] = &[
     restart::PART,
     webhook::PART,
     crowd::PART,
+    outbox::PART,
     #[cfg(feature = "kafka")]
     kafka::PART,
 ];

@@ -8,6 +8,7 @@ pub mod plan;
 pub mod wanted;
 
 pub mod accept;
+pub mod commands;
 pub mod route;
 pub mod segments;
 

@@ -53,6 +53,9 @@ pub struct Args {
     /// So many of the crowd are bad.
     #[arg(long, default_value_t = 0)]
     pub bad: u64,
+    /// Wayhold's destination is one where nobody listens, and takes commands of this kind without anybody's word.
+    #[arg(long, conflicts_with = "webhook")]
+    pub commands: Option<String>,
     /// Wayhold reads the table `outboxevent` of the database whose URL this file holds.
     #[arg(long)]
     pub outbox: Option<PathBuf>,

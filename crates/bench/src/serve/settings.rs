@@ -20,7 +20,10 @@ to = ["sink"]
 pub fn settings(args: &Args) -> Result<Loaded, BenchError> {
     let file = args.data.join("wayhold.toml");
     // Tables of a file may come in any order.
-    let destinations = crowd::destinations(args).unwrap_or_else(|| destination(args) + ROUTE);
+    let commands = args.commands.as_ref();
+    let commands = commands.map(|kind| target_of(kind) + ROUTE);
+    let destinations = commands.or_else(|| crowd::destinations(args));
+    let destinations = destinations.unwrap_or_else(|| destination(args) + ROUTE);
     std::fs::write(&file, destinations + &limits(args) + &source(args))?;
     let overrides = Overrides {
         data: Some(args.data.join("data")),
@@ -43,6 +46,16 @@ fn limits(args: &Args) -> String {
         .retention_bytes
         .map(|bytes| format!("[retention]\nbytes = \"{bytes} B\"\n"));
     store.into_iter().chain(retention).collect()
+}
+
+/// A target that is down, and commands for it that nobody has to approve.
+fn target_of(kind: &str) -> String {
+    format!(
+        "[destinations.{DESTINATION}]\nkind = \"http\"\nurl = \"http://127.0.0.1:9/orders\"\n\
+         allow_networks = [\"127.0.0.0/8\"]\n\
+         [commands.{kind}]\ndestination = \"{DESTINATION}\"\nrisk = \"low\"\n\
+         reversibility = \"compensatable\"\ntarget_idempotent = true\n"
+    )
 }
 
 /// A table that is read.
