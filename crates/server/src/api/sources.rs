@@ -43,6 +43,8 @@ pub struct SourceBody {
     /// Rows that wait in the table as they were counted last; `null` before that.
     lag_rows: Option<u64>,
     oldest_row_age_seconds: f64,
+    /// Bytes of the database's log that are kept for the source; `null` where it reads none.
+    log_bytes: Option<u64>,
     counted_at: Option<String>,
     /// Rows that were refused and stay in the table.
     refused: usize,
@@ -93,6 +95,7 @@ impl SourceBody {
             accepted: snapshot.accepted,
             lag_rows: snapshot.lag.map(|lag| lag.rows),
             oldest_row_age_seconds: snapshot.oldest_row_age(now).as_secs_f64(),
+            log_bytes: snapshot.lag.and_then(|lag| lag.log_bytes),
             counted_at: snapshot.counted_at.as_ref().map(Timestamp::to_string),
             refused: snapshot.refused,
             refused_rows: snapshot.refused_rows.iter().map(refused).collect(),

@@ -91,7 +91,8 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    fn is_set(&self, name: &str) -> bool {
+    /// Whether an attribute was taken.
+    pub(crate) fn is_set(&self, name: &str) -> bool {
         match name {
             "specversion" => self.specversion,
             "id" => !self.id.is_empty(),

@@ -229,6 +229,14 @@ fn sources(page: &mut Page<'_>, report: &Report) -> fmt::Result {
         }),
     )?;
     page.gauge(
+        "source_log_bytes",
+        "Bytes of the database's log that are kept for the source",
+        report.sources.iter().filter_map(|one| {
+            let bytes = one.snapshot.lag?.log_bytes?;
+            Some((of_source(&one.name), count(bytes)))
+        }),
+    )?;
+    page.gauge(
         "source_oldest_row_age_seconds",
         "Age of the oldest row that waits in the source's table",
         report.sources.iter().map(|one| {

@@ -210,7 +210,10 @@ pub(crate) mod tests {
                 table: "outboxevent".to_owned(),
                 mode: Mode::Poll,
                 snapshot: Snapshot {
-                    lag: Some(Lag::default()),
+                    lag: Some(Lag {
+                        log_bytes: Some(0),
+                        ..Lag::default()
+                    }),
                     ..Snapshot::beginning(Timestamp::EPOCH)
                 },
             }],

@@ -35,5 +35,6 @@ mod retention;
 mod rules;
 mod shards;
 mod signatures;
+mod sources;
 mod start_and_stop;
 mod trial;

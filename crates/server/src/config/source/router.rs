@@ -89,6 +89,9 @@ const COLUMN_BYTES_MAX: usize = 256;
 /// Most additional columns: each may become a header.
 const ADDITIONAL_MAX: usize = 32;
 
+/// Attributes that no column is placed as: what an event is known by and ordered by, and what it cannot have.
+const RESERVED: [&str; 5] = ["id", "source", "partitionkey", "specversion", "data"];
+
 /// The router's own defaults of its topics.
 const TOPIC_REGEX: &str = "(?<routedByValue>.*)";
 const TOPIC_REPLACEMENT: &str = "outbox.event.${routedByValue}";
@@ -210,6 +213,9 @@ fn parse_additional(item: &str) -> Result<Additional, &'static str> {
             if alias.is_empty() || !alias.chars().all(legal) {
                 return Err("an alias of letters and digits, since it becomes an attribute's name");
             }
+            if RESERVED.contains(&alias.as_str()) {
+                return Err("another alias: an event's identity and key are the row's own");
+            }
             alias
         }
         Placement::Envelope => alias.to_owned(),
@@ -251,6 +257,7 @@ mod tests {
             "a:header:b:c",
             "a:header:",
             "a:partition",
+            "a:header:id",
         ] {
             assert!(parse_additional(wrong).is_err(), "{wrong}");
         }

@@ -170,7 +170,12 @@ impl Settler for Side {
 
     fn lag(&mut self) -> BoxFuture<'_, Result<Lag, Trouble>> {
         let rows = self.fake.rows.lock().unwrap().len() as u64;
-        Box::pin(async move { Ok(Lag { rows, oldest: None }) })
+        Box::pin(async move {
+            Ok(Lag {
+                rows,
+                ..Lag::default()
+            })
+        })
     }
 }
 

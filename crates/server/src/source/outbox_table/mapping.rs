@@ -42,25 +42,12 @@ impl Mapping {
         let columns = &self.router;
         let mut draft = Draft::default();
         let id = required(&columns.id, row.id.as_deref())?;
-        let kind = required(&columns.kind, row.kind.as_deref())?;
         let route = required(&columns.route_by, row.route.as_deref())?;
+        let source = format!("{}{}", self.source, escaped(route));
+        let key = row.key.as_deref();
         set(&mut draft, "id", id)?;
-        set(&mut draft, "type", kind)?;
-        set(
-            &mut draft,
-            "source",
-            format!("{}{}", self.source, escaped(route)),
-        )?;
-        set(&mut draft, "aggregatetype", route)?;
-        if let Some(topic) = self.topic_of(route)? {
-            set(&mut draft, "topic", topic)?;
-        }
-        if let Some(key) = row.key.as_deref().filter(|key| !key.is_empty()) {
-            set(&mut draft, "partitionkey", key)?;
-        }
-        if let Some(version) = &row.schema_version {
-            set(&mut draft, "schemaversion", version.as_str())?;
-        }
+        set(&mut draft, "source", source)?;
+        set_unless_set(&mut draft, "partitionkey", key)?;
         let placed = columns.additional.iter().zip(&row.additional);
         for (additional, column) in placed {
             if additional.placement == Placement::Header
@@ -70,14 +57,19 @@ impl Mapping {
             }
         }
         // What a column was placed as stands before what the layout would say.
-        if let Some(time) = row.timestamp.as_deref().filter(|_| draft.time.is_empty()) {
-            set(&mut draft, "time", time)?;
+        if !draft.is_set("type") {
+            let kind = required(&columns.kind, row.kind.as_deref())?;
+            set(&mut draft, "type", kind)?;
         }
-        if let Some(key) = row.key.as_deref().filter(|key| !key.is_empty())
-            && draft.subject.is_empty()
+        set_unless_set(&mut draft, "aggregatetype", Some(route))?;
+        if let Some(topic) = self.topic_of(route)?
+            && !draft.is_set("topic")
         {
-            set(&mut draft, "subject", key)?;
+            set(&mut draft, "topic", topic)?;
         }
+        set_unless_set(&mut draft, "schemaversion", row.schema_version.as_deref())?;
+        set_unless_set(&mut draft, "time", row.timestamp.as_deref())?;
+        set_unless_set(&mut draft, "subject", key)?;
         self.set_data(&mut draft, row)?;
         Ok(draft)
     }
@@ -144,11 +136,12 @@ impl Mapping {
         let mut out = String::from("{\"payload\":");
         match &row.payload {
             Payload::Null => out.push_str("null"),
-            Payload::Json(text) => out.push_str(text),
+            Payload::Json(text) if self.router.expand_json => out.push_str(text),
             Payload::Text(text) if self.router.expand_json && is_json_value(text) => {
                 out.push_str(text);
             }
-            Payload::Text(text) => out.push_str(&quoted(text)),
+            // A text in the envelope, also where it is JSON: so the router has it.
+            Payload::Json(text) | Payload::Text(text) => out.push_str(&quoted(text)),
             Payload::Binary(bytes) => {
                 use base64::Engine as _;
                 let text = base64::engine::general_purpose::STANDARD.encode(bytes);
@@ -186,13 +179,25 @@ fn set<'r>(
     draft.set(name.to_owned().into(), Value::Text(value.into()), MODE)
 }
 
+/// An empty text says as much as none: attributes are never empty.
+fn set_unless_set<'r>(
+    draft: &mut Draft<'r>,
+    name: &str,
+    value: Option<&'r str>,
+) -> Result<(), Refusal> {
+    match value.filter(|value| !value.is_empty()) {
+        Some(value) if !draft.is_set(name) => set(draft, name, value),
+        _ => Ok(()),
+    }
+}
+
 fn required<'r>(column: &str, value: Option<&'r str>) -> Result<&'r str, Refusal> {
     value
         .filter(|value| !value.is_empty())
         .ok_or_else(|| Refusal::invalid(column, "a value in this column"))
 }
 
-/// An empty text says as much as none: attributes are never empty.
+/// The text of an additional column.
 fn text_of(column: &Column) -> Option<&str> {
     match column {
         Column::Null => None,

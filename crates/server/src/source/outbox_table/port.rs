@@ -48,7 +48,8 @@ pub trait Reader: Send {
     /// When the connection is lost, and the lock with it: nothing more may be read by it.
     fn next<'a>(&'a mut self, without: &'a [String]) -> BoxFuture<'a, Result<Batch, Trouble>>;
 
-    /// Ends a sweep before its end, so that nothing in the database is held by it.
+    /// Ends a sweep before its end, so that nothing in the database is held by it; also called where only the
+    /// last batch of one was not taken whole. What is not settled is given again.
     ///
     /// # Errors
     /// As `next`.
@@ -108,6 +109,8 @@ pub struct Lag {
     pub rows: u64,
     /// Age of the oldest by the table's own times, where it has any.
     pub oldest: Option<Duration>,
+    /// Bytes of the database's log that are kept for this reader, where it reads that.
+    pub log_bytes: Option<u64>,
 }
 
 /// Most rows that are counted: from there on it is "very many".

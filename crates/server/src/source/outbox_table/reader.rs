@@ -243,7 +243,8 @@ impl Task {
             if let Some(due) = self.held.due() {
                 until = until.min(due);
             }
-            let wakes = matches!(swept, Swept::Whole(..));
+            // What waits for a transaction is woken by nothing that the others commit.
+            let wakes = matches!(swept, Swept::Whole(End::Empty, _));
             let mut stopped = self.stopped.clone();
             tokio::select! {
                 () = sleep_until(until) => {}
@@ -319,7 +320,7 @@ impl Task {
                 Some(next) if outcome.later.is_none() && !stops && !self.held.is_full() => next,
                 following => {
                     settle(time, settler, &settling).await?;
-                    if following.is_some() {
+                    if following.is_some() || outcome.later.is_some() {
                         within(time, reader.abandon()).await?;
                     }
                     return Ok(match outcome.later {

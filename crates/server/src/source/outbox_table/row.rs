@@ -73,6 +73,14 @@ pub enum Column {
 }
 
 impl Column {
+    /// A text, or what JSON has a form of its own for.
+    pub(super) fn of(text: String, is_of_json: bool) -> Self {
+        match is_of_json {
+            true => Self::Json(text),
+            false => Self::Text(text),
+        }
+    }
+
     fn size(&self) -> usize {
         match self {
             Self::Null => 0,
@@ -93,6 +101,11 @@ pub enum Place {
         offset: u16,
         /// Transaction, as it stands in `xmin`.
         xid: u32,
+    },
+    /// A row that was read in PostgreSQL's log, by its event's id.
+    Logged {
+        /// The id.
+        id: String,
     },
     /// A number that the table's rows have and that is given once.
     Number(i64),

@@ -230,11 +230,17 @@ fn the_routers_options_say_what_they_say_there() {
     assert!(
         told(&mapping(placed), &row).ends_with(
             "\"text/x\" {\"aggregatetype\":\"order\",\"partitionkey\":\"7\",\
-             \"eventtype\":\"OrderCreated\"} {\"payload\":{\"n\":1},\"theN\":12}"
+             \"eventtype\":\"OrderCreated\"} {\"payload\":\"{\\\"n\\\":1}\",\"theN\":12}"
         ),
         "{}",
         told(&mapping(placed), &row)
     );
+    let expanded = format!("{placed}\n\"table.expand.json.payload\" = true");
+    assert!(told(&mapping(&expanded), &row).ends_with("{\"payload\":{\"n\":1},\"theN\":12}"));
+    // A column that is placed as an attribute is that attribute.
+    let own_type = "\"table.fields.additional.placement\" = \"kind:header:type\"";
+    row.additional = vec![Column::Text("Placed".to_owned())];
+    assert!(told(&mapping(own_type), &row).contains("/order Placed "));
     row.additional.clear();
     let renamed = "route.topic.regex = \"ord(.*)\"\nroute.topic.replacement = \"to.$1\"";
     assert!(told(&mapping(renamed), &row).contains("\"topic\":\"to.er\""));

@@ -7,9 +7,9 @@ use super::super::port::{Finding, Trouble};
 use super::statement::{literal, quoted};
 use super::table::{ColumnKind, Table, wanted_columns};
 use super::wake::CHANNEL;
-use super::{VERSION_MIN, trouble};
-use crate::config::OutboxTableConfig;
+use super::{VERSION_MIN, slot, trouble};
 use crate::config::source::outbox_table::AfterAccept;
+use crate::config::{Mode, OutboxTableConfig};
 
 /// Transactions that have been open for longer are named: every row waits for them.
 const OPEN_SECONDS: i32 = 30;
@@ -23,10 +23,13 @@ pub(super) async fn findings(
     let mut findings = columns(config, table);
     findings.extend(server(connection).await?);
     findings.extend(privileges(connection, config, table).await?);
+    if config.mode == Mode::Logical {
+        findings.extend(slot::findings(connection, config, table).await?);
+    }
     if findings.is_empty() {
         findings.extend(order(connection, table).await?);
         findings.extend(trigger(connection, table).await?);
-        findings.extend(open_transactions(connection).await?);
+        findings.extend(open_transactions(connection, OPEN_SECONDS).await?);
     }
     Ok(findings)
 }
@@ -233,13 +236,16 @@ async fn trigger(connection: &mut PgConnection, table: &Table) -> Result<Vec<Fin
 }
 
 /// Transactions that hold the horizon back. Others than this user's show only with `pg_read_all_stats`.
-async fn open_transactions(connection: &mut PgConnection) -> Result<Vec<Finding>, Trouble> {
+pub(super) async fn open_transactions(
+    connection: &mut PgConnection,
+    seconds: i32,
+) -> Result<Vec<Finding>, Trouble> {
     let rows = sqlx::query(
         "SELECT pid, extract(epoch FROM now() - xact_start)::int4, state FROM pg_stat_activity \
          WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() \
            AND xact_start < now() - make_interval(secs => $1) ORDER BY xact_start LIMIT 5",
     )
-    .bind(f64::from(OPEN_SECONDS))
+    .bind(f64::from(seconds))
     .fetch_all(connection)
     .await
     .map_err(trouble)?;

@@ -1,31 +1,47 @@
-//! PostgreSQL, by asking the table. Any version from 14 on; three connections, of which the one that reads
+//! PostgreSQL, by asking the table, or by its log (`logical`). Any version from 14 on; three connections, of which the one that reads
 //! holds the lock, so that whoever lost it reads nothing more.
 //!
 //! The rule by which nothing is passed over: a sweep is one statement, so it sees what was committed at one
 //! moment, and it takes every row of that which is not deleted or marked, in order. It ends before the first
 //! row whose transaction is not older than every open one (the *snapshot horizon*), since a transaction that
 //! is still open may have drawn an earlier place in the order. What is committed later, however early its
-//! place, is a later sweep's. Nowhere is there a "last place" from which to go on.
+//! place, is a later sweep's. Nowhere is there a "last place" from which to go on. Modules in suggested
+//! reading order.
 
-mod check;
-mod settle;
+mod table;
+
 mod statement;
 mod sweep;
-mod table;
+
+mod logical;
+mod pgoutput;
+mod slot;
+mod text;
+
+mod settle;
 mod wake;
 
+mod check;
+
+#[cfg(test)]
+mod tests;
+
 use std::str::FromStr as _;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use futures_util::future::BoxFuture;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use self::settle::PostgresSettler;
+use self::logical::LogicalReader;
+use self::settle::{LogSettler, PostgresSettler};
+use self::slot::SlotNames;
 use self::sweep::PostgresReader;
 use self::table::Table;
 use self::wake::PostgresWaker;
 use super::port::{Connected, Database, Finding, Trouble};
-use crate::config::{OutboxTableConfig, Secret};
+use crate::config::{Mode, OutboxTableConfig, Secret};
 
 /// First of the two numbers of the advisory lock ("Wayh"); the second one is the table's.
 const LOCK_CLASS: i32 = 0x5761_7968;
@@ -67,7 +83,9 @@ impl Postgres {
             .map_err(trouble)?;
         // When this machine is gone without a word, its lock is free within half a minute.
         let settings = "SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5; \
-                        SET tcp_keepalives_count = 3; SET client_min_messages = warning";
+                        SET tcp_keepalives_count = 3; SET client_min_messages = warning; \
+                        SET timezone = 'UTC'; SET datestyle = 'ISO'; SET bytea_output = 'hex'; \
+                        SET intervalstyle = 'iso_8601'";
         run(&mut connection, settings.to_owned()).await?;
         Ok(connection)
     }
@@ -90,11 +108,29 @@ impl Postgres {
             return Err(Trouble::Elsewhere);
         }
         let statements = statement::Statements::new(&self.config, &table);
+        let settled = Arc::new(AtomicU64::new(0));
+        let (note, log) = match self.config.mode {
+            Mode::Poll => (None, None),
+            Mode::Logical => {
+                let note = slot::prepare(&mut reading, &self.config, &table).await?;
+                let names = SlotNames::of(&self.config);
+                let settled = Arc::clone(&settled);
+                (Some(note), Some(LogSettler { names, settled }))
+            }
+        };
         let settling = self.open().await?;
         let waker = PostgresWaker::listen(self.options()?).await?;
+        let settler = PostgresSettler::new(settling, &statements, log).await?;
+        let reader = PostgresReader::new(reading, &self.config, statements);
         Ok(Connected {
-            settler: Box::new(PostgresSettler::new(settling, &statements).await?),
-            reader: Box::new(PostgresReader::new(reading, &self.config, statements)),
+            reader: match note {
+                None => Box::new(reader),
+                Some(note) => {
+                    let config = &self.config;
+                    Box::new(LogicalReader::new(reader, config, &table, note, settled))
+                }
+            },
+            settler: Box::new(settler),
             waker: Box::new(waker),
         })
     }

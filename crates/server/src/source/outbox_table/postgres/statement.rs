@@ -38,6 +38,8 @@ pub(super) struct Statements {
     pub(super) payload: ColumnKind,
     /// Types of the additional columns.
     pub(super) additional: Vec<ColumnKind>,
+    /// Settles rows by their events' ids, `$1`; `None` where rows stay as they are.
+    pub(super) settle_by_id: Option<String>,
     /// `DELETE FROM ...` or `UPDATE ...`, up to its condition.
     settle: String,
 }
@@ -102,6 +104,13 @@ impl Statements {
                 .iter()
                 .map(|one| kind_of(&one.column))
                 .collect(),
+            settle_by_id: (config.after != AfterAccept::Keep).then(|| {
+                format!(
+                    "{settle} WHERE t.{} = ANY ($1::text[]::{}[])",
+                    quoted(&router.id),
+                    table.type_of(&router.id)
+                )
+            }),
             settle,
         }
     }
@@ -109,7 +118,8 @@ impl Statements {
     /// Deletes or marks exactly these rows: those of these places that these transactions put in. A place may
     /// have gone to another row meanwhile, but none of these transactions can have put that one in, for all
     /// of them had ended.
-    pub(super) fn settle(&self, places: &[Place]) -> String {
+    /// `None` where none is such a place.
+    pub(super) fn settle(&self, places: &[Place]) -> Option<String> {
         let (mut tuples, mut xids) = (String::new(), String::new());
         let mut last = None;
         for place in places {
@@ -124,10 +134,12 @@ impl Statements {
                 last = Some(xid);
             }
         }
-        format!(
-            "{} WHERE t.ctid = ANY ('{{{tuples}}}'::tid[]) AND t.xmin = ANY ('{{{xids}}}'::xid[])",
-            self.settle
-        )
+        (!tuples.is_empty()).then(|| {
+            format!(
+                "{} WHERE t.ctid = ANY ('{{{tuples}}}'::tid[]) AND t.xmin = ANY ('{{{xids}}}'::xid[])",
+                self.settle
+            )
+        })
     }
 }
 
@@ -199,7 +211,8 @@ fn value_of(column: &str, kind: ColumnKind) -> String {
         ColumnKind::Instant | ColumnKind::Local => time_of(column, kind),
         // Not every number is one in JSON.
         ColumnKind::Number => format!("to_json({name})::text"),
-        ColumnKind::Bytes => format!("encode({name}, 'base64')"),
+        // In one line: lines are the encoding's own idea.
+        ColumnKind::Bytes => format!("translate(encode({name}, 'base64'), E'\\n', '')"),
         _ => format!("{name}::text"),
     }
 }

@@ -16,9 +16,11 @@ const ROW_BYTES_FIRST: usize = 16 * 1024;
 
 /// Reads on the connection that holds the lock.
 pub(super) struct PostgresReader {
-    connection: PgConnection,
+    /// Holds the lock.
+    pub(super) connection: PgConnection,
     statements: Statements,
-    batch_rows: usize,
+    /// Most rows of a batch.
+    pub(super) batch_rows: usize,
     batch_bytes: usize,
     /// What the largest rows of late take.
     row_bytes: usize,
@@ -119,7 +121,7 @@ impl PostgresReader {
         let additional = self.statements.additional.iter().enumerate();
         let additional = additional.map(|(index, kind)| {
             let text: Option<String> = row.try_get(at::ADDITIONAL + index)?;
-            Ok(column_of(text, *kind))
+            Ok(text.map_or(Column::Null, |text| Column::of(text, kind.is_of_json())))
         });
         Ok(Row {
             place: place_of(place, xid)
@@ -154,17 +156,6 @@ impl Reader for PostgresReader {
 
     fn abandon(&mut self) -> BoxFuture<'_, Result<(), Trouble>> {
         Box::pin(self.end())
-    }
-}
-
-fn column_of(text: Option<String>, kind: ColumnKind) -> Column {
-    match (text, kind) {
-        (None, _) => Column::Null,
-        (
-            Some(text),
-            ColumnKind::Integer | ColumnKind::Number | ColumnKind::Boolean | ColumnKind::Json,
-        ) => Column::Json(text),
-        (Some(text), _) => Column::Text(text),
     }
 }
 

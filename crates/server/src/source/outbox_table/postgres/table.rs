@@ -20,6 +20,9 @@ pub(super) struct Table {
     pub(super) oid: u32,
     /// Its name, with its schema, quoted.
     pub(super) name: String,
+    /// The same, as they are.
+    schema: String,
+    relname: String,
     /// Kind of relation, as the catalogue has it; `r` is a plain table.
     pub(super) relation: String,
     columns: Vec<ColumnOf>,
@@ -31,6 +34,8 @@ pub(super) struct Table {
 struct ColumnOf {
     name: String,
     kind: ColumnKind,
+    /// The type by its name in SQL.
+    sql: String,
 }
 
 /// Types as far as they are read differently.
@@ -55,6 +60,14 @@ pub(super) enum ColumnKind {
 }
 
 impl ColumnKind {
+    /// Whether JSON has a form of its own for its values.
+    pub(super) fn is_of_json(self) -> bool {
+        matches!(
+            self,
+            Self::Integer | Self::Number | Self::Boolean | Self::Json
+        )
+    }
+
     fn of(name: &str) -> Self {
         match name {
             "timestamptz" => Self::Instant,
@@ -77,7 +90,7 @@ impl Table {
     ) -> Result<Result<Self, Finding>, Trouble> {
         let row = sqlx::query(
             "SELECT c.oid::int8, quote_ident(n.nspname) || '.' || quote_ident(c.relname), \
-                    c.relkind::text \
+                    c.relkind::text, n.nspname::text, c.relname::text \
              FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
              WHERE c.oid = to_regclass($1)::oid",
         )
@@ -91,7 +104,8 @@ impl Table {
         let oid: i64 = row.try_get(0).map_err(trouble)?;
         let columns = sqlx::query(
             "SELECT a.attname::text, \
-                    CASE WHEN t.typtype = 'd' THEN b.typname ELSE t.typname END::text \
+                    CASE WHEN t.typtype = 'd' THEN b.typname ELSE t.typname END::text, \
+                    format_type(a.atttypid, NULL) \
              FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
              LEFT JOIN pg_type b ON b.oid = t.typbasetype \
              WHERE a.attrelid = $1::int8::oid AND a.attnum > 0 AND NOT a.attisdropped",
@@ -105,6 +119,7 @@ impl Table {
             Ok(ColumnOf {
                 name: row.try_get(0)?,
                 kind: ColumnKind::of(&kind),
+                sql: row.try_get(2)?,
             })
         });
         let columns: Vec<_> = columns.collect::<Result<_, _>>().map_err(trouble)?;
@@ -114,9 +129,22 @@ impl Table {
             oid: u32::try_from(oid).unwrap_or_default(),
             name: row.try_get(1).map_err(trouble)?,
             relation: row.try_get(2).map_err(trouble)?,
+            schema: row.try_get(3).map_err(trouble)?,
+            relname: row.try_get(4).map_err(trouble)?,
             columns,
             order_by: config.order_by.clone().or(usual),
         }))
+    }
+
+    /// Whether this is the table's schema and name.
+    pub(super) fn is_called(&self, schema: &str, name: &str) -> bool {
+        self.schema == schema && self.relname == name
+    }
+
+    /// The type of a column by its name in SQL.
+    pub(super) fn type_of(&self, column: &str) -> &str {
+        let found = self.columns.iter().find(|one| one.name == column);
+        found.map_or("text", |one| &one.sql)
     }
 
     /// The type of a column; `None` where there is none of the name.
