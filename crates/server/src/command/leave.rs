@@ -13,7 +13,8 @@ use wayhold_model::command::{CommandId, SOURCE};
 use wayhold_model::{Event, Failure, FailureClass, Outcome};
 
 use super::desk::CommandDesk;
-use super::track::{Begun, Sendable};
+use super::sendable::Sendable;
+use super::track::Begun;
 use crate::sink::{Answer, Attempt, BoxFuture, Fate, Finished, Preview, Said, Sink};
 
 /// A target is asked and sent to at most so often within one turn of the lane.

@@ -16,6 +16,7 @@ pub mod resolve;
 mod answer;
 pub mod leave;
 pub mod outcome;
+mod sendable;
 pub mod track;
 
 pub mod cancel;

@@ -14,7 +14,8 @@ use super::answer::Finding;
 use super::desk::{CommandDesk, CommandError};
 use super::emit::event_of;
 use super::records::{moved, record};
-use super::track::{Sendable, made_up_for, stored};
+use super::sendable::{Sendable, stored};
+use super::track::made_up_for;
 
 /// Most commands that one wish asks targets about, the newest.
 pub const ASKED_MAX: u32 = 1_000;

@@ -6,25 +6,17 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 use wayhold_model::command::{CommandId, State, digest};
-use wayhold_model::ledger::canonical;
-use wayhold_model::{
-    DestinationSet, Event, Failure, FailureClass, Generation, Outcome, OutcomeKind, Position,
-    Sequence, ShardId, StoredEvent, Timestamp,
-};
+use wayhold_model::{Failure, FailureClass, Outcome, OutcomeKind};
 use wayhold_store::CommandsError;
-use wayhold_store::commands::{
-    AttemptEnd, AttemptRow, AttemptStart, Change, Command, Payload, Transition, View, random_salt,
-};
+use wayhold_store::commands::{AttemptEnd, AttemptStart, Change, Payload, Transition, random_salt};
 
 use super::answer::Finding;
 use super::desk::{CommandDesk, CommandError};
-use super::emit::event_of;
 use super::gate::may_leave;
-use super::kinds::Kind;
 use super::leave::{ask, not_now};
-use super::outcome::{Target, Turn, state_after, turn_of};
+use super::outcome::{Turn, state_after, turn_of};
 use super::records::{hexadecimal, moved, ourselves, record};
-use super::resolve;
+use super::sendable::{Known, Sendable, known, prepare, target_of};
 use crate::sink::{Answer, Attempt, Sink};
 
 /// Most of an answer that is kept as a command's result, in bytes: what later commands may refer to.
@@ -46,25 +38,6 @@ pub(super) enum Begun {
     Ended(Outcome),
     /// Nothing is sent, now or later.
     Withdrawn,
-}
-
-/// A command as it is sent.
-pub(super) struct Sendable {
-    /// The event that the request is made of, with every reference resolved.
-    pub(super) event: Arc<StoredEvent>,
-    pub(super) kind: Arc<Kind>,
-    /// Number of the attempt on record.
-    pub(super) n: u32,
-    pub(super) command: Command,
-    /// Its arguments as they are sent.
-    pub(super) arguments: String,
-}
-
-/// What is known of a command before it is sent.
-struct Known {
-    command: Command,
-    last: Option<AttemptRow>,
-    results: Vec<(CommandId, Option<Value>)>,
 }
 
 impl CommandDesk {
@@ -199,6 +172,12 @@ impl CommandDesk {
                 let step = step(from, State::RetryWait, "its delivery was redriven");
                 moved(change, id, step, &ourselves())?;
                 from = State::RetryWait;
+            }
+            // Its target could be asked before, and cannot now; the same key does no harm there.
+            if from == State::Reconciling {
+                let step = step(from, State::Unknown, "its target cannot be asked any more");
+                moved(change, id, step, &ourselves())?;
+                from = State::Unknown;
             }
             let reason = None;
             let to = State::Sending;
@@ -459,7 +438,7 @@ impl CommandDesk {
         let id = known.command.new.id;
         let done = self.commands()?.change(move |change| {
             let from = close_cut_attempt(change, &known)?;
-            if from == State::Unknown {
+            if from.may_become(State::Dead) {
                 moved(change, id, step(from, State::Dead, REASON), &ourselves())?;
             }
             Ok::<_, CommandsError>(())
@@ -476,75 +455,6 @@ fn step<'a>(from: State, to: State, reason: &'a str) -> Transition<'a> {
         to,
         reason: Some(reason),
     }
-}
-
-fn known(view: &View<'_>, id: CommandId) -> Result<Option<Known>, CommandsError> {
-    let Some(command) = view.command(id)? else {
-        return Ok(None);
-    };
-    let last = view.attempts(id, 1)?.pop();
-    let mut results = Vec::new();
-    for (needs, _) in view.needs(id)? {
-        let result = view.command(needs)?.and_then(|command| command.result);
-        let result = result.and_then(|text| serde_json::from_str(&text).ok());
-        results.push((needs, result));
-    }
-    Ok(Some(Known {
-        command,
-        last,
-        results,
-    }))
-}
-
-fn target_of(kind: &Kind) -> Target {
-    Target {
-        idempotent: kind.config.target_idempotent,
-        can_be_asked: kind.asks.is_some(),
-    }
-}
-
-/// Makes a command ready to be sent or asked about: its arguments resolved, its event made anew. What is sent is
-/// the stored command, whatever became of its event.
-fn prepare(known: Known, kind: Arc<Kind>, attempt: &Attempt) -> Result<Sendable, String> {
-    let Known {
-        command,
-        last,
-        results,
-    } = known;
-    let mut arguments = command.new.arguments.clone();
-    if !results.is_empty() {
-        let text = &command.new.arguments;
-        let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let result_of = |id| results.iter().find(|(of, _)| *of == id)?.1.clone();
-        let whole = resolve::resolved(&value, &result_of)?;
-        resolve::fits(&kind.config, &whole, 1).map_err(|error| match error {
-            CommandError::Arguments { kind, faults } => {
-                let fault = faults
-                    .into_iter()
-                    .next()
-                    .map(|(at, what)| format!("{at}: {what}"));
-                format!(
-                    "arguments do not fit the schema of {kind}: {}",
-                    fault.unwrap_or_default()
-                )
-            }
-            error => error.to_string(),
-        })?;
-        let canonical = canonical::of_foreign(&whole).map_err(|error| error.to_string())?;
-        arguments = String::from_utf8(canonical).unwrap_or_default();
-    }
-    let event = event_of(&command, &arguments).map_err(|error| error.to_string())?;
-    let event = StoredEvent {
-        event: Arc::new(event),
-        ..(*attempt.event).clone()
-    };
-    Ok(Sendable {
-        event: Arc::new(event),
-        kind,
-        n: last.map_or(0, |last| last.n),
-        command,
-        arguments,
-    })
 }
 
 /// An attempt that has no end was cut off by a crash: its outcome is unknown, and so is the command now. Where
@@ -589,21 +499,6 @@ fn begin_asking(change: &mut Change<'_>, id: CommandId, last: u32) -> Result<boo
             moved(change, id, step, &ourselves())
         }
         _ => Ok(false),
-    }
-}
-
-/// An event as a question needs it: it lies nowhere.
-pub(super) fn stored(event: Event) -> StoredEvent {
-    StoredEvent {
-        position: Position {
-            generation: Generation(0),
-            shard: ShardId(0),
-            sequence: Sequence(0),
-        },
-        accepted_at: Timestamp::EPOCH,
-        destinations: Arc::new(DestinationSet::new([])),
-        key_hash: None,
-        event: Arc::new(event),
     }
 }
 

@@ -196,7 +196,7 @@ fn a_key_is_one_command_and_what_does_not_fit_is_refused_with_its_place() {
         (
             json!({"kind": "po_cancel", "arguments": {"n": 9007199254740993_u64}}),
             400,
-            "arguments",
+            "9007199254740993",
         ),
     ] {
         let refused = keyed("k-2", &body);
@@ -229,7 +229,7 @@ fn a_key_is_one_command_and_what_does_not_fit_is_refused_with_its_place() {
 
 #[test]
 fn what_was_taken_back_while_the_target_was_away_is_never_sent() {
-    let target = Receiver::start(503);
+    let target = Receiver::start(429);
     let folder = folder(&target, "breaker = { failures = 1000 }", "");
     let server = start(folder.path());
     let (gone, stays) = (propose(&server, &order("1")), propose(&server, &order("2")));
@@ -252,7 +252,7 @@ fn what_was_taken_back_while_the_target_was_away_is_never_sent() {
 
 #[test]
 fn what_needs_a_result_waits_for_it_and_is_sent_with_it() {
-    let target = Receiver::start(503);
+    let target = Receiver::start(429);
     target.say(r#"{"id":42}"#);
     let folder = folder(&target, "breaker = { failures = 1000 }", "");
     let server = start(folder.path());
@@ -271,7 +271,7 @@ fn what_needs_a_result_waits_for_it_and_is_sent_with_it() {
     let sent = target.received().pop().unwrap();
     assert_eq!(sent.body, br#"{"qty":1,"sku":"1","ticket":42}"#);
     // One that needs what was taken back never comes to be.
-    target.answer(503);
+    target.answer(429);
     let doomed = propose(
         &server,
         &json!({"kind": "po_cancel", "expires_at": "2099-01-01T00:00:00Z"}),
