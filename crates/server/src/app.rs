@@ -34,7 +34,7 @@ use crate::dispatch::{Dispatcher, LaneSnapshot, Service, Surroundings, Target};
 use crate::http::SharedLimits;
 use crate::ingest::{Accept, Admission, Rules};
 use crate::redelivery::{Letters, Replays, keep};
-use crate::sink::{self, Sink};
+use crate::sink::Sink;
 use crate::source::outbox_table::{State, Surroundings as SourceSurroundings};
 use crate::source::{SourceReport, Tables};
 use crate::telemetry::accounting::Accounting;

@@ -20,7 +20,7 @@ use crate::config::rules::RULES;
 use crate::config::{Change, Config, Effect, Loaded, Problems, changes};
 use crate::dispatch::{DispatchError, Reconfiguration, Service};
 use crate::ingest::Rules;
-use crate::sink::{self, Sink};
+use crate::sink::Sink;
 use crate::telemetry::metrics::ReloadResult;
 
 /// What a reload changed.

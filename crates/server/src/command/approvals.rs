@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use thiserror::Error;
 use wayhold_model::Clock;
@@ -17,7 +18,7 @@ use wayhold_store::{Commands, CommandsError, Store};
 
 use super::gate::{Gate, Subject, append, draft, make_ready, refresh, step, void, write};
 
-/// Requests that one change ends by time or judges anew: others wait for the same writer.
+/// Requests that are ended by time or judged anew together: others wait for the same writer.
 const BATCH: u32 = 64;
 
 /// Decisions and waiting requests; a cheap handle.
@@ -288,52 +289,41 @@ impl Approvals {
     /// Ends what is due: undo windows, waits, escalations. Says how many there were.
     ///
     /// # Errors
-    /// The file takes no change; what is due stays due.
+    /// The file cannot be read; what is due stays due.
     pub async fn elapse_due(&self) -> Result<usize, ApprovalError> {
         let now = self.clock.now();
-        // Nearly always nothing is: that costs no transaction.
-        if self
-            .look(move |view| view.requests_due(now, 1))
-            .await?
-            .is_empty()
-        {
-            return Ok(0);
-        }
-        let gate = self.gate.clone();
-        let elapsed = self.change(move |change| {
-            let due = change.requests_due(change.now(), BATCH)?;
-            for id in &due {
-                elapse(&gate, change, id)?;
-            }
-            Ok::<_, ApprovalError>(due.len())
+        let due = self.look(move |view| view.requests_due(now, BATCH)).await?;
+        let each = due.into_iter().map(|id| {
+            let gate = self.gate.clone();
+            self.change(move |change| elapse(&gate, change, &id).map(|()| true))
         });
-        elapsed.await
+        Ok(count(join_all(each).await))
     }
 
     /// Judges every waiting request anew, after the gate follows another rulebook. Says how many were asked again.
     ///
     /// # Errors
-    /// The file takes no change; decisions judge their request anew before they count.
+    /// The file cannot be read; decisions judge their request anew before they count.
     pub async fn reconsider_all(&self) -> Result<usize, ApprovalError> {
         let (mut after, mut again) = (0, 0);
         loop {
-            let gate = self.gate.clone();
-            let judged = self.change(move |change| {
-                let rows = change.requests_pending(after, BATCH)?;
-                let mut again = 0;
-                for row in &rows {
+            let rows = self
+                .look(move |view| view.requests_pending(after, BATCH))
+                .await?;
+            let Some(last) = rows.last() else {
+                return Ok(again);
+            };
+            after = last.number;
+            let each = rows.into_iter().map(|row| {
+                let gate = self.gate.clone();
+                self.change(move |change| {
+                    let row = row_of(change, &row.request.id)?;
                     let command = command_of(change, id_of(&row.request.command)?)?;
-                    again += usize::from(refresh(&gate, change, row, &command)?);
-                }
-                let last = rows.last().map(|row| row.number);
-                Ok::<_, ApprovalError>((last, again))
+                    let waits = row.request.state == RequestState::Pending;
+                    Ok(waits && refresh(&gate, change, &row, &command)?)
+                })
             });
-            let (last, more) = judged.await?;
-            again += more;
-            match last {
-                Some(last) => after = last,
-                None => return Ok(again),
-            }
+            again += count(join_all(each).await);
         }
     }
 
@@ -371,6 +361,19 @@ impl Approvals {
         });
         published.await
     }
+}
+
+/// How many had an effect. One that fails is told and keeps no other from its turn.
+fn count(done: Vec<Result<bool, ApprovalError>>) -> usize {
+    let had_effect = |done: Result<bool, ApprovalError>| {
+        done.unwrap_or_else(|error| {
+            tracing::error!(%error, "a request for approval does not follow; it is tried again");
+            false
+        })
+    };
+    done.into_iter()
+        .filter_map(|done| had_effect(done).then_some(()))
+        .count()
 }
 
 /// What a decision came to: a row, or why it has no effect.

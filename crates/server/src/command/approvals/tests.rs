@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use proptest::prelude::*;
 use tempfile::TempDir;
 use wayhold_model::Timestamp;
@@ -530,6 +529,37 @@ async fn what_is_halted_stays_until_it_is_let_go_on() {
         2,
         "only what changed something is a record"
     );
+}
+
+#[tokio::test]
+async fn whoever_is_to_decide_hears_of_it_once_and_again_when_it_is_escalated() {
+    let escalating = |wait| {
+        let expires = HOUR;
+        let to = "head".to_owned();
+        let quorum = Quorum::new(1, &[], expires, OnExpiry::Escalate { to, wait });
+        Requirement::Approvers(quorum.unwrap())
+    };
+    let announcing = || Rulebook {
+        announces: true,
+        ..book_of(&[("true", escalating(HOUR))])
+    };
+    let rig = Rig::new(announcing());
+    let names = ["pager".to_owned()];
+    let records = rig.approvals.store.catalog().sync_destinations(&names);
+    let pager = records.unwrap()[0].id;
+    rig.propose(1).await;
+    rig.propose(2).await;
+    let told = async |expected| {
+        let told = rig.approvals.announce("pager").await.unwrap();
+        assert_eq!(told, expected);
+        rig.approvals.store.totals(pager).accepted
+    };
+    assert_eq!(told(2).await, 2);
+    assert_eq!(told(0).await, 2);
+    rig.wait(HOUR);
+    assert_eq!(rig.approvals.elapse_due().await.unwrap(), 2);
+    assert_eq!(told(2).await, 4);
+    assert_eq!(told(0).await, 4);
 }
 
 #[tokio::test]
