@@ -255,6 +255,7 @@ impl App {
             metrics,
         });
         app.commands.start();
+        app.letters.take_up();
         let keeping = Arc::downgrade(&app);
         let keeps = move || keeping.upgrade().and_then(|app| app.keeps());
         tokio::spawn(keep::run(app.letters.clone(), keeps));

@@ -64,8 +64,8 @@ pub use figures::{Figures, Found, Health, Recovery};
 pub use lane::{Lane, LaneHandle};
 pub use options::Options;
 pub use progress::{
-    DeadLetters, EndedLetter, LetterAt, LetterError, LetterGroup, LetterQuery, LetterSelection,
-    NotDurable,
+    DeadLetters, EndedLetter, LetterAt, LetterError, LetterGroup, LetterPage, LetterQuery,
+    LetterSelection, NotDurable,
 };
 pub use reshard::{GenerationFigures, GenerationState, ReshardError};
 pub use retire::{PendingFate, RetireError, Retired};

@@ -433,6 +433,7 @@ impl LaneTask {
         let redrive = Redrive {
             letter: letter.id,
             attempts_before,
+            of_replay: letter.replay.is_some(),
         };
         self.order.redrive(letter.to_send(), redrive);
     }

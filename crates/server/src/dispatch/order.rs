@@ -71,6 +71,8 @@ pub(super) struct Redrive {
     pub(super) letter: u64,
     /// Attempts made before the redrive: it gets the whole retry policy anew.
     pub(super) attempts_before: u32,
+    /// Whether a replay gave it up: such a letter holds nobody, whatever becomes of it.
+    pub(super) of_replay: bool,
 }
 
 impl History {
@@ -429,15 +431,14 @@ impl Order {
 
     /// The turn's delivery became a dead letter.
     pub(super) fn dead_lettered(&mut self, position: Position, key: Option<u64>, history: History) {
-        if let Some(hash) = key
-            && self.policy.on_dead_letter == OnDeadLetter::Hold
-        {
-            self.change(hash, |key| key.holds.push(position));
+        let of_replay = history.letter.is_some_and(|redrive| redrive.of_replay);
+        if !of_replay {
+            self.found_dead(position, key);
         }
         self.resolved(key, history);
     }
 
-    /// A dead letter from before the lane started, which holds its key where the policy says so.
+    /// A dead letter, which holds its key where the policy says so.
     pub(super) fn found_dead(&mut self, position: Position, key: Option<u64>) {
         if let Some(hash) = key
             && self.policy.on_dead_letter == OnDeadLetter::Hold
@@ -461,7 +462,9 @@ impl Order {
         match event.key_hash {
             Some(hash) => {
                 self.change(hash, |key| {
-                    key.holds.retain(|held| *held != position);
+                    if !redrive.of_replay {
+                        key.holds.retain(|held| *held != position);
+                    }
                     key.awake.insert(position, retry);
                 });
                 self.due.push_back(Due::Key(hash));

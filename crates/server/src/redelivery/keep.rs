@@ -78,15 +78,16 @@ impl Letters {
             let page = self
                 .ask(move |store| store.dead_letters().page(query, after, letters::LISTED_MAX))
                 .await?;
-            let Some(last) = page.last() else {
-                return Ok(ended);
-            };
-            after = Some(last.id);
             let now = self.clock.now();
-            let over = page.iter().filter(|letter| is_over(letter, keep, now));
+            let letters = page.letters.iter();
+            let over = letters.filter(|letter| is_over(letter, keep, now));
             let over: Vec<_> = over.map(LetterAt::of).collect();
             if !over.is_empty() {
                 ended += self.discard_plan(over, &which, ITSELF, &reason).await?;
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(ended);
             }
             sleep(PAGE_PAUSE).await;
         }

@@ -11,8 +11,9 @@ use tracing::{info, warn};
 use wayhold_model::{Clock, DestinationId, Event, Timestamp};
 use wayhold_store::{DeadLetter, EditedLetter, LetterError, LetterGroup, LetterSelection, Store};
 
+use super::feeding::AllRunning;
 use super::letter_filter::{LettersMeant, Names};
-use super::many::{AllRunning, LETTERS_PER_ACTION_MAX};
+use super::many::LETTERS_PER_ACTION_MAX;
 use crate::dispatch::Dispatcher;
 
 /// Most dead letters that one listing gives: each brings its event along.
@@ -77,7 +78,7 @@ pub enum RedeliveryError {
 /// The dead letters, with the lanes they concern; a cheap handle.
 #[derive(Clone)]
 pub struct Letters {
-    store: Store,
+    pub(super) store: Store,
     pub(super) dispatcher: Dispatcher,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) running: AllRunning,
@@ -283,7 +284,9 @@ impl Letters {
         info!(letter = id, by = principal, "dead letter discarded");
         match letter {
             Some(letter) => {
-                let place = (letter.event.position, letter.event.key_hash);
+                // What a replay gave up holds nobody, and the event's own letter may.
+                let key = letter.event.key_hash.filter(|_| letter.replay.is_none());
+                let place = (letter.event.position, key);
                 self.dispatcher.discarded(letter.destination, place).await;
             }
             None => warn!(
@@ -323,9 +326,9 @@ fn read_page(
     let names = Names::of(store);
     let (mut found, mut looked_at) = (Vec::new(), 0);
     loop {
-        let letters = store.dead_letters().page(which.query.clone(), after, max)?;
-        let is_last = letters.len() < max;
-        for letter in letters {
+        let page = store.dead_letters().page(which.query.clone(), after, max)?;
+        let is_short = page.letters.len() < max;
+        for letter in page.letters {
             looked_at += 1;
             after = Some(letter.id);
             if which.holds(&letter, names.name(letter.destination), now) {
@@ -339,10 +342,12 @@ fn read_page(
                 });
             }
         }
-        if is_last {
+        after = page.next;
+        // Where few of many letters are what the store looks for, one look at them is enough for an answer.
+        if after.is_none() || is_short {
             return Ok(Page {
                 letters: found,
-                next: None,
+                next: after,
             });
         }
     }

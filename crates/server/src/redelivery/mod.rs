@@ -2,6 +2,7 @@
 //! new delivery of an old event, which changes nothing of its first.
 
 pub mod edit;
+pub mod feeding;
 pub mod keep;
 pub mod letter_filter;
 pub mod letters;

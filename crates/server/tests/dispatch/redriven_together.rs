@@ -205,3 +205,62 @@ async fn many_that_are_discarded_let_their_keys_go() {
     server.assert_identity();
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_ends_no_redrive_of_many() {
+    let folder = tempfile::tempdir().unwrap();
+    let mended = Arc::new(AtomicBool::new(false));
+    let refuses_all = Arc::clone(&mended);
+    let scripted = move || {
+        let is_mended = Arc::clone(&refuses_all);
+        Scripted::new(move |attempt, _| {
+            let takes = is_mended.load(Ordering::Relaxed) && number_of(attempt) < 100;
+            Answer::Ends(match takes {
+                true => Outcome::Delivered,
+                false => refused(),
+            })
+        })
+    };
+    let server = Server::start(folder.path(), vec![("a", policy(), scripted())]).await;
+    let id = server.ids[0];
+    server.accept((0..40).map(|id| keyed(id, 3))).await;
+    let dead = |server: &Server| server.store.totals(id).dead;
+    let delivered = |server: &Server| server.store.totals(id).delivered;
+    until("all are dead", || dead(&server) == 40).await;
+    mended.store(true, Ordering::Relaxed);
+    let rate = Some("30/s".parse().unwrap());
+    let which = LettersMeant {
+        filter: Some(compile("class == 'invalid' && age < 3600").unwrap()),
+        ..all_of(id)
+    };
+    let begun = server.letters().redrive_selected(which, 40, rate, "ada");
+    assert_eq!(begun.await.unwrap().count, 40);
+    until("some are delivered", || delivered(&server) > 4).await;
+    // It died later than that: another redrive may take it.
+    server.accept([(100, Some("k0".to_owned()))]).await;
+    until("it is dead", || {
+        let letters = server.store.dead_letters().list(None, Some(40), 9);
+        letters.unwrap().len() == 1
+    })
+    .await;
+    server.stop().await;
+
+    let again = scripted();
+    let server = Server::start(folder.path(), vec![("a", policy(), Arc::clone(&again))]).await;
+    let letters = server.letters();
+    letters.take_up();
+    until("it goes on", || !letters.running().is_empty()).await;
+    let running = letters.running().remove(0);
+    assert_eq!((running.selected, running.by.as_str()), (40, "ada"));
+    assert_eq!(running.rate, rate);
+    let another = letters.redrive_selected(all_of(id), dead(&server), None, "eve");
+    assert!(matches!(another.await, Err(RedeliveryError::Running)));
+    until("the rest is delivered", || delivered(&server) == 40).await;
+    until("it has ended", || letters.running().is_empty()).await;
+    assert_eq!(server.store.catalog().redrives(), []);
+    assert_eq!(dead(&server), 1);
+    assert!(again.arrivals().iter().all(|arrival| arrival.id != 100));
+    assert_first_appearances_in_order(&again.arrivals());
+    server.assert_identity();
+    server.stop().await;
+}

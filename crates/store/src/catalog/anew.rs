@@ -91,6 +91,7 @@ fn change_all(change: &Change<'_>, by: &str, reason: &str) -> rusqlite::Result<A
             ReplayState::Running.name()
         ],
     )?;
+    transaction.execute("DELETE FROM redrives", [])?;
     let subject = format!("g{generation} shards={shards}");
     audit::append(change, by, "store.restored", &subject, Some(reason))?;
     Ok(Anew {

@@ -14,8 +14,8 @@ use wayhold_model::{Clock, LaneId, Timestamp};
 
 use crate::backup::require_restored;
 use crate::catalog::{
-    DestinationRecord, GenerationRecord, ReplayRecord, TokenRecord, destinations, generations,
-    replays, tokens,
+    DestinationRecord, GenerationRecord, RedriveRecord, ReplayRecord, TokenRecord, destinations,
+    generations, redrives, replays, tokens,
 };
 use crate::connection::{self, Access, ConnectionError, Fault, FreePages, Profile};
 use crate::delivery::LaneTotals;
@@ -33,6 +33,8 @@ pub(super) const FORMAT: Format = Format {
         Upgrade::Statements(tokens::FROM_FORMAT_2),
         // Replays came.
         Upgrade::Statements(replays::SCHEMA),
+        // Redrives came.
+        Upgrade::Statements(redrives::SCHEMA),
     ],
 };
 
@@ -184,6 +186,7 @@ pub(super) struct View {
     pub(super) destinations: Vec<DestinationRecord>,
     pub(super) tokens: Vec<TokenRecord>,
     pub(super) replays: Vec<ReplayRecord>,
+    pub(super) redrives: Vec<RedriveRecord>,
     /// Counts changes, so that caches know when to look again.
     pub(super) version: u64,
 }
@@ -465,6 +468,7 @@ pub(super) fn initialise(connection: &mut Connection, now: Timestamp) -> rusqlit
     transaction.execute_batch(SCHEMA)?;
     transaction.execute_batch(generations::SCHEMA)?;
     transaction.execute_batch(replays::SCHEMA)?;
+    transaction.execute_batch(redrives::SCHEMA)?;
     transaction.execute(
         "INSERT INTO identity VALUES (?1, ?2, ?3, ?4)",
         params![
@@ -508,6 +512,7 @@ pub(super) fn read_view(connection: &Connection, version: u64) -> rusqlite::Resu
         destinations: destinations::read(connection)?,
         tokens: tokens::read(connection)?,
         replays: replays::read(connection)?,
+        redrives: redrives::read(connection)?,
         version,
     })
 }
@@ -587,7 +592,7 @@ mod tests {
              ) STRICT;
              INSERT INTO generations VALUES (1, 3, 5);
              ALTER TABLE tokens DROP COLUMN admit_until;
-             DROP TABLE replays;
+             DROP TABLE redrives; DROP TABLE replays;
              PRAGMA user_version = 1;",
         )
         .unwrap();

@@ -97,6 +97,15 @@ pub struct LetterQuery {
     pub fingerprint: Option<String>,
 }
 
+/// What one look at dead letters found.
+#[derive(Debug, Default)]
+pub struct LetterPage {
+    /// Oldest first.
+    pub letters: Vec<DeadLetter>,
+    /// Number after which to go on, where there may be more.
+    pub next: Option<u64>,
+}
+
 /// Dead letters of one cause: the same destination, class and fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LetterGroup {
@@ -143,7 +152,7 @@ pub struct EndedLetter {
     pub destination: DestinationId,
     /// Where its event was stored.
     pub position: Position,
-    /// Hash of its key; `None` where it has none, refers to its event, or is damaged.
+    /// Hash of its key; `None` where it has none, refers to its event, is damaged, or a replay gave it up.
     pub key_hash: Option<u64>,
 }
 
@@ -190,10 +199,11 @@ impl DeadLetters {
             destination,
             ..LetterQuery::default()
         };
-        self.page(query, after, max)
+        self.list_all(&self.wanted(query, Content::Any, max), after)
     }
 
-    /// The same of those that a query asks for.
+    /// At most `max` of those that a query asks for, with a number above `after`, oldest first. Looks at a bounded
+    /// number of letters, so that a page may be short, and even empty, without being the last.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -202,8 +212,8 @@ impl DeadLetters {
         query: LetterQuery,
         after: Option<u64>,
         max: usize,
-    ) -> Result<Vec<DeadLetter>, LetterError> {
-        self.list_wanted(query, Content::Any, after, max)
+    ) -> Result<LetterPage, LetterError> {
+        self.look(&self.wanted(query, Content::Any, max), after)
     }
 
     /// The same without letters that refer to their events: those do not hold their keys.
@@ -220,33 +230,58 @@ impl DeadLetters {
             destination: Some(destination),
             ..LetterQuery::default()
         };
-        self.list_wanted(query, Content::Copy, after, max)
+        self.list_all(&self.wanted(query, Content::Copy, max), after)
     }
 
-    fn list_wanted(
-        &self,
-        query: LetterQuery,
-        content: Content,
-        after: Option<u64>,
-        max: usize,
-    ) -> Result<Vec<DeadLetter>, LetterError> {
+    fn wanted(&self, query: LetterQuery, content: Content, max: usize) -> Wanted {
         // Only numbers that were given before the first shard is read: a letter that came about while
         // the others are read might be shown before an earlier one of another shard, which whoever goes
         // on after it would never see.
-        let below = self.next_letter();
-        let wanted = Wanted {
+        let below = self.next_number();
+        Wanted {
             query,
             content,
             below,
             max,
-        };
-        let mut letters = Vec::new();
-        for shard in (self.shards)() {
-            letters.extend(shard.list_letters(&wanted, after, &*self.events)?);
         }
+    }
+
+    /// As many looks as it takes.
+    fn list_all(
+        &self,
+        wanted: &Wanted,
+        mut after: Option<u64>,
+    ) -> Result<Vec<DeadLetter>, LetterError> {
+        let mut letters = Vec::new();
+        loop {
+            let page = self.look(wanted, after)?;
+            letters.extend(page.letters);
+            if page.next.is_none() || letters.len() >= wanted.max {
+                letters.truncate(wanted.max);
+                return Ok(letters);
+            }
+            after = page.next;
+        }
+    }
+
+    fn look(&self, wanted: &Wanted, after: Option<u64>) -> Result<LetterPage, LetterError> {
+        let mut letters = Vec::new();
+        let mut reached: Option<u64> = None;
+        for shard in (self.shards)() {
+            let found = shard.look_at_letters(wanted, after, &*self.events)?;
+            letters.extend(found.letters);
+            reached = reached.into_iter().chain(found.reached).min();
+        }
+        // Beyond that other shards may have earlier ones that were not looked at.
+        letters.retain(|letter| reached.is_none_or(|reached| letter.id <= reached));
         letters.sort_unstable_by_key(|letter| letter.id);
-        letters.truncate(max);
-        Ok(letters)
+        letters.truncate(wanted.max);
+        let is_full = letters.len() == wanted.max;
+        let last = letters.last().filter(|_| is_full);
+        Ok(LetterPage {
+            next: last.map(|last| last.id).or(reached),
+            letters,
+        })
     }
 
     /// How many there are per destination and class, those under redrive left out.
@@ -306,7 +341,7 @@ impl DeadLetters {
     /// handing it to its lane is the caller's part.
     ///
     /// # Errors
-    /// Any `LetterError`; nothing was done unless it is `Unavailable`.
+    /// Any `LetterError`; then it is not being sent.
     pub fn redrive(&self, id: u64, by: &str) -> Result<DeadLetter, LetterError> {
         self.redrive_as(id, None, by)
     }
@@ -388,7 +423,11 @@ impl DeadLetters {
             return Err(LetterError::Redriving { id });
         }
         failpoint!("redrive.before-durable");
-        shard.require_durable()?;
+        if let Err(error) = shard.require_durable() {
+            // Nobody will send it: it is a dead letter as before, and can be redriven again.
+            shard.change(|memory| memory.give_up_redrive(id));
+            return Err(error);
+        }
         failpoint!("redrive.durable");
         Ok(DeadLetter {
             redriving: true,
@@ -455,12 +494,17 @@ impl DeadLetters {
         })
     }
 
-    /// Where the letters lie that a query asks for and that are not under redrive: at most `max`, in no order.
+    /// Where the letters with numbers below `below` lie that a query asks for and that are not under redrive: at
+    /// most `max`, in no order.
     ///
     /// # Errors
     /// `Unavailable`.
-    pub fn places(&self, query: &LetterQuery, max: usize) -> Result<Vec<LetterAt>, LetterError> {
-        let below = self.next_letter();
+    pub fn places(
+        &self,
+        query: &LetterQuery,
+        below: u64,
+        max: usize,
+    ) -> Result<Vec<LetterAt>, LetterError> {
         let mut places = Vec::new();
         for shard in (self.shards)() {
             let mut after = None;
@@ -544,11 +588,12 @@ impl DeadLetters {
             shard.require_durable()?;
             ended.extend(discarded.iter().filter_map(|row| {
                 let letter = here.iter().find(|letter| letter.id == row.id)?;
+                let is_own = row.place.lane.replay().is_none();
                 let event = row.sound().and_then(|(.., event)| event);
                 Some(EndedLetter {
                     destination: letter.destination,
                     position: letter.position,
-                    key_hash: event.and_then(|event| event.key_hash),
+                    key_hash: event.filter(|_| is_own).and_then(|event| event.key_hash),
                 })
             }));
         }
@@ -599,7 +644,7 @@ impl DeadLetters {
             },
             content,
             // What becomes a letter meanwhile is left for the next time.
-            below: self.next_letter(),
+            below: self.next_number(),
             max: LETTERS_PER_STEP,
         };
         let mut done = 0;
@@ -630,8 +675,8 @@ impl DeadLetters {
         }
     }
 
-    /// Above every number that was given.
-    fn next_letter(&self) -> u64 {
+    /// Above the number of every letter that there is or was.
+    pub fn next_number(&self) -> u64 {
         (self.shards)().first().map_or(0, Progress::next_letter)
     }
 

@@ -18,7 +18,18 @@ pub(super) enum Content {
     Reference,
 }
 
+/// Rows that one look at a shard's letters goes through, however few of them are wanted: a moment's work.
+pub(super) const ROWS_PER_LOOK: i64 = 4_096;
+
+/// What one look found.
+pub(super) struct Found {
+    pub(super) letters: Vec<DeadLetter>,
+    /// Up to this number everything was looked at; `None` where there is nothing more.
+    pub(super) reached: Option<u64>,
+}
+
 /// Which letters to read.
+#[derive(Clone)]
 pub(super) struct Wanted {
     pub(super) query: LetterQuery,
     pub(super) content: Content,
@@ -27,25 +38,50 @@ pub(super) struct Wanted {
 }
 
 impl Progress {
-    /// The first `max` sound letters of this shard above `after`.
-    pub(super) fn list_letters(
+    /// The first `max` sound letters of this shard above `after`, among the next [`ROWS_PER_LOOK`].
+    pub(super) fn look_at_letters(
         &self,
         wanted: &Wanted,
         mut after: Option<u64>,
         events: &EventSource,
-    ) -> Result<Vec<DeadLetter>, LetterError> {
+    ) -> Result<Found, LetterError> {
+        let reached = self.end_of_look(wanted, after)?;
+        let wanted = Wanted {
+            below: reached.map_or(wanted.below, |last| last + 1),
+            ..wanted.clone()
+        };
         let mut letters = Vec::new();
         loop {
-            let rows = self.letters_after(wanted, after)?;
+            let rows = self.letters_after(&wanted, after)?;
             // Damaged ones make a page shorter; it is filled up, since a short page says that it is the
             // last.
             let is_last = rows.len() < wanted.max;
             after = rows.last().map(|row| row.id).or(after);
             letters.extend(self.undamaged(rows, events));
             if is_last || letters.len() >= wanted.max {
-                return Ok(letters);
+                return Ok(Found { letters, reached });
             }
         }
+    }
+
+    /// The number of the last letter that a look goes to; `None` where it goes to the end.
+    fn end_of_look(&self, wanted: &Wanted, after: Option<u64>) -> Result<Option<u64>, LetterError> {
+        let end = self.read_letters(|connection| {
+            connection
+                .prepare_cached(
+                    "SELECT id FROM dead_letters WHERE id > ?1 AND id < ?2 ORDER BY id LIMIT 1 OFFSET ?3",
+                )?
+                .query_row(
+                    params![
+                        after.map_or(-1, u64::cast_signed),
+                        wanted.below.cast_signed(),
+                        ROWS_PER_LOOK - 1,
+                    ],
+                    |row| row.get::<_, i64>(0),
+                )
+                .optional()
+        })?;
+        Ok(end.map(i64::cast_unsigned))
     }
 
     pub(super) fn letters_after(

@@ -25,7 +25,8 @@ mod letter_queries;
 mod letter_rows;
 
 pub use dead_letters::{
-    DeadLetters, EndedLetter, LetterAt, LetterError, LetterGroup, LetterQuery, LetterSelection,
+    DeadLetters, EndedLetter, LetterAt, LetterError, LetterGroup, LetterPage, LetterQuery,
+    LetterSelection,
 };
 pub(crate) use dead_letters::{EventSource, ProgressSource};
 pub(crate) use examine::Examined;

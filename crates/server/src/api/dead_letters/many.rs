@@ -17,7 +17,8 @@ use crate::api::list::List;
 use crate::app::App;
 use crate::http::{Problem, ProblemType};
 use crate::redelivery::LettersMeant;
-use crate::redelivery::many::{Running, Tally};
+use crate::redelivery::feeding::Running;
+use crate::redelivery::many::Tally;
 
 /// The routes of this part.
 pub(super) fn routes() -> Router<Arc<App>> {

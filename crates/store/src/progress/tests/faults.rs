@@ -5,9 +5,9 @@ use rusqlite::ffi;
 use super::*;
 use crate::delivery::{DeadLetter, SetAside};
 use crate::disk::Disk;
-use crate::progress::LetterError;
 use crate::progress::handle::NotDurable;
 use crate::progress::memory::ResolvedSegment;
+use crate::progress::{LetterAt, LetterError};
 
 #[test]
 fn a_flipped_byte_in_the_copy_of_an_event_is_named() {
@@ -441,4 +441,35 @@ fn a_full_disk_keeps_segments_and_operators_waiting_only_for_a_while() {
     letters.discard(id, "ada", "gone").unwrap();
     let totals = shard.killed().progress.totals(LANE);
     assert_eq!((totals.accepted_base, totals.discarded), (4, 1));
+}
+
+#[test]
+fn a_redrive_that_is_not_on_disk_in_time_leaves_a_dead_letter_as_it_was() {
+    let shard = Shard::new();
+    for sequence in [5, 6] {
+        shard.settle(sequence, dead(1));
+    }
+    let letters = shard.letters();
+    let listed = letters.list(None, None, 2).unwrap();
+    let redrive = |letter: &DeadLetter| match letter.event.position.sequence.0 {
+        5 => letters.redrive(letter.id, "ada").map(|_| 1),
+        _ => letters
+            .redrive_some(&[LetterAt::of(letter)])
+            .map(|redriven| redriven.len()),
+    };
+    for letter in &listed {
+        for _ in 0..1_000 {
+            shard.progress.inject(failure(ffi::SQLITE_FULL));
+        }
+        assert!(matches!(
+            redrive(letter),
+            Err(LetterError::Unavailable { .. })
+        ));
+        shard.progress.clear_faults();
+        assert!(!shard.progress.is_redriving(letter.id));
+        assert!(!letters.get(letter.id).unwrap().redriving);
+        assert_eq!(redrive(letter).unwrap(), 1, "again");
+    }
+    let totals = shard.killed().progress.totals(LANE);
+    assert_eq!((totals.dead, totals.redriving), (0, 2));
 }

@@ -1,9 +1,11 @@
 //! The rules of settling, retrying, giving up and dropping, one by one.
 
+use wayhold_model::FailureClass;
+
 use super::*;
-use crate::progress::LetterError;
 use crate::progress::handle::NotDurable;
 use crate::progress::memory::ResolvedSegment;
+use crate::progress::{LetterError, LetterQuery, letter_queries};
 
 #[test]
 fn a_settlement_is_seen_at_once_and_survives_a_restart() {
@@ -301,4 +303,47 @@ async fn a_task_that_waits_does_not_wait_for_the_interval() {
             .retry_of(LANE, Sequence(49))
             .is_some()
     );
+}
+
+#[test]
+fn a_page_of_a_rare_class_looks_at_a_bounded_number_of_letters() {
+    let shard = Shard::new();
+    let rows = letter_queries::ROWS_PER_LOOK.cast_unsigned();
+    // One at the beginning and one at the end are of another class than all between.
+    let ends = 5 + 2 * rows;
+    for sequence in 5..=ends {
+        let class = match sequence == 5 || sequence == ends {
+            true => FailureClass::Gone,
+            false => FailureClass::Invalid,
+        };
+        shard.settle(
+            sequence,
+            Resolution::DeadLettered(AttemptRecord {
+                class,
+                ..attempt(1)
+            }),
+        );
+    }
+    let letters = shard.letters();
+    let rare = LetterQuery {
+        class: Some("gone".to_owned()),
+        ..LetterQuery::default()
+    };
+    let (mut pages, mut after) = (Vec::new(), None);
+    loop {
+        let page = letters.page(rare.clone(), after, 10).unwrap();
+        pages.push(page.letters.len());
+        let looked_at = page.next.unwrap_or(0).saturating_sub(after.unwrap_or(0));
+        assert!(looked_at <= rows, "{looked_at}");
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages, [1, 0, 1]);
+    // A full page says where it ended, whatever lies behind it.
+    let page = letters.page(rare, None, 1).unwrap();
+    assert_eq!(page.next, Some(page.letters[0].id));
+    let all = letters.list(None, None, usize::MAX).unwrap();
+    assert_eq!(all.len() as u64, 2 * rows + 1);
 }

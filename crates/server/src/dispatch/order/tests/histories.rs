@@ -287,6 +287,7 @@ impl World {
         Redrive {
             letter: sequence,
             attempts_before,
+            of_replay: false,
         }
     }
 

@@ -170,6 +170,7 @@ fn a_redriven_delivery_goes_before_any_unsent_later_event_of_its_key() {
             Redrive {
                 letter: 1,
                 attempts_before: 1,
+                of_replay: false,
             },
         );
         assert_eq!(order.turn(), None);
@@ -181,6 +182,7 @@ fn a_redriven_delivery_goes_before_any_unsent_later_event_of_its_key() {
             letter: Some(Redrive {
                 letter: 1,
                 attempts_before: 1,
+                of_replay: false,
             }),
             after_unknown: false,
         };
@@ -203,6 +205,7 @@ fn a_dead_letter_holds_its_key_until_it_is_redriven_or_discarded() {
         Redrive {
             letter: 1,
             attempts_before: 1,
+            of_replay: false,
         },
     );
     assert_eq!(order.turn(), Some(1));
@@ -216,6 +219,35 @@ fn a_dead_letter_holds_its_key_until_it_is_redriven_or_discarded() {
     assert_eq!(order.turn(), Some(2));
     order.resolved(Some(7), FIRST);
     assert!(order.keys.is_empty());
+}
+
+#[test]
+fn a_letter_of_a_replay_holds_nobody_and_frees_nobody() {
+    let mut order = Order::new(policy(OnFailure::Block, OnDeadLetter::Hold));
+    let redrive = Redrive {
+        letter: 9,
+        attempts_before: 1,
+        of_replay: true,
+    };
+    let redriven = History {
+        attempts: 1,
+        letter: Some(redrive),
+        ..FIRST
+    };
+    for own_letter in [false, true] {
+        if own_letter {
+            order.found_dead(at(1), Some(7));
+        }
+        order.redrive(&event(1, Some(7)), redrive);
+        assert_eq!(order.turn(), Some(1), "{own_letter}");
+        order.dead_lettered(at(1), Some(7), redriven);
+        let sequence = if own_letter { 3 } else { 2 };
+        assert_eq!(order.goes(sequence, Some(7)), !own_letter);
+        if !own_letter {
+            order.resolved(Some(7), FIRST);
+        }
+    }
+    assert!(order.top_blocked(1)[0].held, "by the event's own letter");
 }
 
 #[test]
