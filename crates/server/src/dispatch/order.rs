@@ -12,6 +12,7 @@
 
 mod follow;
 mod key;
+mod retries;
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
@@ -248,7 +249,7 @@ impl Order {
                 continue;
             };
             if let Some(key) = self.keys.get_mut(&hash) {
-                if let Some(retry) = key.sleeping.remove(&alarm.position) {
+                if let Some(retry) = key.sleeping.remove(alarm.position) {
                     key.awake.insert(alarm.position, retry);
                 }
                 self.due.push_back(Due::Key(hash));
@@ -512,7 +513,7 @@ impl Order {
             if !key.holds.is_empty() {
                 self.change(hash, |again| again.holds.clone_from(&key.holds));
             }
-            let retries = key.sleeping.into_iter().chain(key.awake);
+            let retries = key.sleeping.into_all().chain(key.awake.into_all());
             for (position, retry) in retries.filter(is_redrive) {
                 self.sleep(position, Some(hash), retry);
             }

@@ -1,12 +1,13 @@
 //! One ordering key of a lane: what of it is in flight, failed, waiting or held, and what goes next. A
 //! key exists only while there is something to remember of it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::Hasher;
 use std::sync::Arc;
 
 use wayhold_model::{Position, StoredEvent, Timestamp};
 
+use super::retries::Retries;
 use super::{Blocked, History, Next, OrderPolicy, Refill, Turn};
 use crate::config::OnFailure;
 
@@ -23,8 +24,8 @@ pub(super) struct Key {
     // Of those in flight, attempts after the first.
     retrying: u32,
     // Failed, and not due yet; failed, and due.
-    pub(super) sleeping: BTreeMap<Position, Retry>,
-    pub(super) awake: BTreeMap<Position, Retry>,
+    pub(super) sleeping: Retries,
+    pub(super) awake: Retries,
     // Not tried yet, in order; `beyond` follows after the last of them.
     waiting: VecDeque<Waiting>,
     waiting_count: u64,
@@ -107,8 +108,8 @@ impl Key {
         let awake = self
             .awake
             .iter()
-            .find(|(position, retry)| !self.is_held(**position, retry))
-            .map(|(position, _)| *position);
+            .find(|(position, retry)| !self.is_held(*position, retry))
+            .map(|(position, _)| position);
         let ahead = match policy.on_failure {
             OnFailure::Block => self.ahead(policy),
             OnFailure::Park => awake,
@@ -129,8 +130,8 @@ impl Key {
 
     /// What a first attempt must not overtake: under `block` every failed one before it.
     fn ahead(&self, policy: OrderPolicy) -> Option<Position> {
-        let awake = self.awake.keys().next().copied();
-        let sleeping = self.sleeping.keys().next().copied();
+        let awake = self.awake.first();
+        let sleeping = self.sleeping.first();
         match policy.on_failure {
             OnFailure::Block => awake.into_iter().chain(sleeping).min(),
             OnFailure::Park => awake,
@@ -170,7 +171,7 @@ impl Key {
     }
 
     fn take_awake(&mut self, hash: u64, position: Position) -> Next {
-        let Some(retry) = self.awake.remove(&position) else {
+        let Some(retry) = self.awake.remove(position) else {
             return Next::Nothing;
         };
         self.begin_turn();
@@ -258,22 +259,21 @@ impl Key {
 
     pub(super) fn oldest(&self) -> Option<Position> {
         let waiting = self.waiting.front().map(|waiting| waiting.position);
-        let sleeping = self.sleeping.keys().next().copied();
-        let awake = self.awake.keys().next().copied();
+        let sleeping = self.sleeping.first();
+        let awake = self.awake.first();
         waiting.into_iter().chain(sleeping).chain(awake).min()
     }
 
     pub(super) fn describe(&self, hash: u64) -> Blocked {
-        let awake = self.awake.first_key_value();
-        let sleeping = self.sleeping.first_key_value();
+        let [awake, sleeping] = [&self.awake, &self.sleeping].map(|all| all.iter().next());
         let retry = awake
             .into_iter()
             .chain(sleeping)
-            .min_by_key(|(position, _)| **position);
+            .min_by_key(|(position, _)| *position);
         let held = self.holds.iter().min().copied();
         Blocked {
             key: hash,
-            position: retry.map(|(position, _)| *position).or(held),
+            position: retry.map(|(position, _)| position).or(held),
             held: retry.is_none() && held.is_some(),
             attempts: retry.map_or(0, |(_, retry)| retry.history.attempts),
             retry_at: retry.map(|(_, retry)| retry.at),
