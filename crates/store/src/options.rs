@@ -69,7 +69,7 @@ impl Default for Options {
             segment_age: Duration::from_secs(600),
             group_bytes: 1024 * 1024,
             queue_bytes: 64 * 1024 * 1024,
-            tail_bytes: 32 * 1024 * 1024,
+            tail_bytes: 16 * 1024 * 1024,
             window: Duration::from_secs(24 * 3600),
             window_ids: 2_000_000,
             retention: Duration::from_secs(24 * 3600),

@@ -2,7 +2,8 @@
 //! never reads the disk. Events enter it after their commit returned.
 //!
 //! What each destination is owed of them is listed apart: a lane reads its own and walks past nobody else's, so
-//! that an event costs the same whether it is one of three destinations' or one of a thousand.
+//! that an event costs the same whether it is one of three destinations' or one of a thousand. And a lane is behind only
+//! once something of its own was let go: one that gets an event an hour still finds it here.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,12 +20,22 @@ struct Inner {
     events: VecDeque<Arc<StoredEvent>>,
     /// How many events left `events` before its first.
     left: u64,
-    /// Per destination what it is owed of `events`, ascending: sequence, and place since the shard was opened.
-    /// One that was owed something once keeps its empty list: there are only so many destinations.
-    owed: HashMap<DestinationId, VecDeque<(u64, u64)>>,
+    /// What each destination is owed of `events`. One that was owed something once stays here: there are only so
+    /// many destinations.
+    owed: HashMap<DestinationId, Owed>,
     bytes: usize,
-    /// Every committed event of this sequence or above is in `events`.
+    /// Committed events below this sequence never were in `events`, or all of them were let go at once.
+    begins_at: u64,
+    /// The newest sequence that ever was.
+    newest: u64,
+}
+
+/// What one destination is owed of the cached events.
+struct Owed {
+    /// Everything of it from this sequence on is cached.
     covers_from: u64,
+    /// Ascending: sequence, and place since the shard was opened.
+    entries: VecDeque<(u64, u64)>,
 }
 
 impl Tail {
@@ -35,7 +46,8 @@ impl Tail {
             left: 0,
             owed: HashMap::new(),
             bytes: 0,
-            covers_from: next,
+            begins_at: next,
+            newest: next.saturating_sub(1),
         };
         Self {
             inner: Mutex::new(inner),
@@ -63,9 +75,7 @@ impl Tail {
     /// Lets go of everything: it is read from the disk from now on.
     pub(crate) fn clear(&self) {
         let mut inner = self.lock();
-        if let Some(newest) = inner.events.back() {
-            inner.covers_from = newest.position.sequence.0 + 1;
-        }
+        inner.begins_at = inner.newest + 1;
         inner.bytes = 0;
         inner.left += inner.events.len() as u64;
         inner.owed.clear();
@@ -84,16 +94,17 @@ impl Tail {
         mut take: impl FnMut(&Arc<StoredEvent>) -> bool,
     ) -> Option<u64> {
         let inner = self.lock();
-        if after.saturating_add(1) < inner.covers_from {
+        let owed = inner.owed.get(&destination);
+        let covers_from = owed.map_or(inner.begins_at, |owed| owed.covers_from);
+        if after.saturating_add(1) < covers_from {
             return None;
         }
-        let newest = inner.events.back();
-        let newest = newest.map_or(after, |newest| newest.position.sequence.0.max(after));
-        let Some(owed) = inner.owed.get(&destination) else {
+        let newest = inner.newest.max(after);
+        let Some(Owed { entries, .. }) = owed else {
             return Some(newest);
         };
-        let start = owed.partition_point(|(sequence, _)| *sequence <= after);
-        for (_, place) in owed.range(start..) {
+        let start = entries.partition_point(|(sequence, _)| *sequence <= after);
+        for (_, place) in entries.range(start..) {
             let at = usize::try_from(place - inner.left).ok();
             if let Some(event) = at.and_then(|at| inner.events.get(at))
                 && !take(event)
@@ -126,8 +137,13 @@ impl Inner {
             self.left + self.events.len() as u64,
         );
         for destination in event.destinations.ids() {
-            self.owed.entry(*destination).or_default().push_back(entry);
+            let owed = self.owed.entry(*destination).or_insert_with(|| Owed {
+                covers_from: self.begins_at,
+                entries: VecDeque::new(),
+            });
+            owed.entries.push_back(entry);
         }
+        self.newest = entry.0;
         self.bytes += weight(&event);
         self.events.push_back(event);
     }
@@ -137,12 +153,12 @@ impl Inner {
         // It is the first of each list that it is in.
         for destination in oldest.destinations.ids() {
             if let Some(owed) = self.owed.get_mut(destination) {
-                owed.pop_front();
+                owed.entries.pop_front();
+                owed.covers_from = oldest.position.sequence.0 + 1;
             }
         }
         self.left += 1;
         self.bytes -= weight(&oldest);
-        self.covers_from = oldest.position.sequence.0 + 1;
         Some(oldest)
     }
 }
@@ -187,6 +203,18 @@ mod tests {
         })
     }
 
+    #[test]
+    fn an_event_that_is_too_large_to_be_kept_is_behind_its_own_destination_alone() {
+        let tail = Tail::new(0, 10);
+        tail.push([11].map(event).into_iter());
+        let [odd, even] = [1, 2].map(DestinationId);
+        assert_eq!(owed_after(&tail, odd, 10), None);
+        assert_eq!(owed_after(&tail, even, 10), Some((vec![], 11)));
+        tail.clear();
+        assert_eq!(owed_after(&tail, even, 10), None);
+        assert_eq!(owed_after(&tail, odd, 11), Some((vec![], 11)));
+    }
+
     const EVERYTHING: DestinationId = DestinationId(3);
 
     fn after(tail: &Tail, after: u64) -> Option<Vec<u64>> {
@@ -215,19 +243,25 @@ mod tests {
         assert_eq!(owed_after(&tail, even, 20), Some((vec![], 20)));
         // 10 and 11 are dropped for space.
         tail.push([15, 18].map(event).into_iter());
-        assert_eq!(owed_after(&tail, odd, 10), None);
+        assert_eq!(owed_after(&tail, odd, 10), None, "11 was its own");
         assert_eq!(owed_after(&tail, odd, 11), Some((vec![15], 18)));
-        assert_eq!(owed_after(&tail, even, 11), Some((vec![12, 14, 18], 18)));
+        assert_eq!(owed_after(&tail, even, 9), None, "10 was");
+        assert_eq!(owed_after(&tail, even, 10), Some((vec![12, 14, 18], 18)));
+        // Whoever lost nothing is behind nothing, however long ago it read.
+        assert_eq!(owed_after(&tail, none, 9), Some((vec![], 18)));
+        assert_eq!(owed_after(&tail, none, 8), None, "from before the start");
         let first_two = |seen: &mut Vec<u64>, event: &StoredEvent| {
             seen.push(event.position.sequence.0);
             seen.len() < 2
         };
         let mut seen = Vec::new();
-        tail.each_after(even, 11, |event| first_two(&mut seen, event));
+        let newest = tail.each_after(even, 11, |event| first_two(&mut seen, event));
+        assert_eq!(newest, Some(18));
         assert_eq!(seen, [12, 14]);
         tail.clear();
         tail.push([20].map(event).into_iter());
         assert_eq!(owed_after(&tail, even, 18), Some((vec![20], 20)));
+        assert_eq!(owed_after(&tail, even, 14), None);
     }
 
     #[test]
