@@ -17,6 +17,12 @@ pub const MISSING_TOPIC_GRACE: Duration = Duration::from_secs(60);
 /// The same of a name.
 pub const NO_SUCH_NAME_GRACE: Duration = Duration::from_secs(300);
 
+/// How long a delivery is a sign that the destination takes our credentials, and a 403 perhaps one of a single event.
+pub const DELIVERED_LATELY: Duration = Duration::from_secs(300);
+
+/// So many 403 in a row, without a delivery in between, are no matter of single events.
+pub const FORBIDDEN_MAX: u32 = 3;
+
 /// How long a failure may go on at a destination before it pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endurance {
@@ -60,6 +66,34 @@ pub struct Streak {
     pub times: u32,
     /// Since so long.
     pub lasting: Duration,
+    /// How long ago the destination took an event; `None` where it took none since it was started, resumed or
+    /// configured anew.
+    pub delivered: Option<Duration>,
+}
+
+/// Whom a 403 concerns, which a receiver answers for what we may not do at all, and for what we may not do with this
+/// one event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forbidden {
+    /// Everything that we send.
+    Destination,
+    /// Nobody knows yet: the event is tried again, and whatever the others meet tells.
+    Unclear,
+    /// This event alone: the destination took another one since this was forbidden before.
+    Event,
+}
+
+impl Forbidden {
+    /// What one says after so many attempts at its event that did not count.
+    pub(crate) fn told_by(streak: Streak, put_off: u32) -> Self {
+        let lately = |ago: Duration| ago <= DELIVERED_LATELY;
+        match (streak.times, put_off) {
+            (FORBIDDEN_MAX.., _) => Self::Destination,
+            _ if !streak.delivered.is_some_and(lately) => Self::Destination,
+            (0..=1, 1..) => Self::Event,
+            _ => Self::Unclear,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -145,7 +179,11 @@ mod tests {
         ] {
             let lasting = secs(lasting);
             let tried = Tried {
-                streak: Streak { times, lasting },
+                streak: Streak {
+                    times,
+                    lasting,
+                    delivered: None,
+                },
                 ..nth(1)
             };
             let verdict = policy().verdict(tried, outcome, NOW, SECOND);
@@ -155,6 +193,7 @@ mod tests {
             streak: Streak {
                 times: 1_000,
                 lasting: secs(1_000_000),
+                delivered: None,
             },
             ..nth(1)
         };
@@ -175,5 +214,56 @@ mod tests {
             policy.verdict(long, &not_found, NOW, SECOND),
             Verdict::DeadLetter
         );
+    }
+
+    #[test]
+    fn a_403_is_the_events_own_only_once_others_were_delivered_after_it() {
+        let forbidden = |status: u32| {
+            let failure = failure(FailureClass::Auth).with_status(i32::try_from(status).unwrap());
+            Outcome::Refused(failure)
+        };
+        let late = DELIVERED_LATELY.as_secs() + 1;
+        let again = |wait| at(wait, false);
+        for (status, times, delivered, put_off, expected) in [
+            // Nothing was ever taken: it is our credentials.
+            (403, 1, None, 0, Verdict::Pause),
+            (403, 1, Some(late), 0, Verdict::Pause),
+            (403, 1, Some(late), 1, Verdict::Pause),
+            // Something was: the event is tried again first.
+            (403, 1, Some(2), 0, again(1)),
+            (403, 2, Some(2), 0, again(1)),
+            // Nobody else was delivered since then.
+            (403, 2, Some(20), 1, again(2)),
+            (403, 3, Some(20), 2, Verdict::Pause),
+            (403, 3, Some(2), 0, Verdict::Pause),
+            // Somebody was.
+            (403, 1, Some(2), 1, Verdict::DeadLetter),
+            // Others that mean us say so at once.
+            (401, 1, Some(2), 0, Verdict::Pause),
+            (402, 1, Some(2), 1, Verdict::Pause),
+        ] {
+            let tried = Tried {
+                put_off,
+                streak: Streak {
+                    times,
+                    delivered: delivered.map(secs),
+                    ..Streak::default()
+                },
+                ..nth(1)
+            };
+            let verdict = policy().verdict(tried, &forbidden(status), NOW, u64::MAX);
+            assert_eq!(
+                verdict, expected,
+                "{status} {times} {delivered:?} {put_off}"
+            );
+            let mut configured = policy();
+            let then = Some(Reaction::Pause);
+            let patience = configured.patience.clone();
+            configured.of_status.insert(403, Rule { then, patience });
+            if status == 403 {
+                let verdict = configured.verdict(tried, &forbidden(403), NOW, u64::MAX);
+                assert_eq!(verdict, Verdict::Pause, "somebody said so");
+            }
+        }
     }
 }

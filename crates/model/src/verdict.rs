@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::backoff::Waits;
 use crate::class::FailureClass;
-use crate::endurance::{Endurance, Streak};
+use crate::endurance::{Endurance, Forbidden, Streak};
 use crate::outcome::{Failure, Outcome};
 use crate::time::Timestamp;
 
@@ -145,6 +145,8 @@ pub struct Applied<'a> {
     pub then: Reaction,
     /// How long that may go on before the destination pauses instead.
     pub endurance: Option<Endurance>,
+    /// Whether it may concern the one event, and its pause then waits for what the others meet.
+    pub may_be_the_events: bool,
     /// Waits between attempts.
     pub waits: &'a Waits,
     /// Most attempts.
@@ -175,10 +177,12 @@ impl RetryPolicy {
             // The rest of the destination works: it is not stopped for one topic.
             then = Reaction::Retry;
         }
-        let endurance = match rule.and_then(|rule| rule.then) {
-            Some(_) => None,
-            None => Endurance::usual(outcome),
+        let is_said = rule.is_some_and(|rule| rule.then.is_some());
+        let endurance = match is_said {
+            true => None,
+            false => Endurance::usual(outcome),
         };
+        let is_forbidden = failure.class == FailureClass::Auth && failure.status == Some(403);
         let usual_max = match failure.class {
             FailureClass::Conflict => Some(CONFLICTS_MAX),
             FailureClass::Crashed => Some(CRASHES_MAX),
@@ -189,6 +193,7 @@ impl RetryPolicy {
             source,
             then,
             endurance,
+            may_be_the_events: is_forbidden && !is_said,
             waits: &patience.waits,
             attempts_max: limits.into_iter().flatten().min(),
             age_max: patience.age_max,
@@ -215,13 +220,17 @@ impl RetryPolicy {
         {
             return Verdict::Pause;
         }
-        match applied.then {
-            Reaction::DeadLetter => return Verdict::DeadLetter,
-            Reaction::Pause => return Verdict::Pause,
-            Reaction::Disable => return Verdict::Disable,
-            Reaction::Retry => {}
-        }
-        let counts = counts(outcome, failure);
+        let forbidden = Forbidden::told_by(tried.streak, tried.put_off);
+        let counts = match (applied.then, forbidden) {
+            (Reaction::DeadLetter, _) => return Verdict::DeadLetter,
+            (Reaction::Pause, Forbidden::Unclear) if applied.may_be_the_events => false,
+            (Reaction::Pause, Forbidden::Event) if applied.may_be_the_events => {
+                return Verdict::DeadLetter;
+            }
+            (Reaction::Pause, _) => return Verdict::Pause,
+            (Reaction::Disable, _) => return Verdict::Disable,
+            (Reaction::Retry, _) => counts(outcome, failure),
+        };
         if counts
             && applied
                 .attempts_max

@@ -188,6 +188,8 @@ pub(super) struct LaneTask {
     own_stop: Option<Arc<AtomicBool>>,
     // Which class of failure has been all that came, since when, and how often.
     streak: Option<(FailureClass, Timestamp, u32)>,
+    // When the destination last took an event.
+    delivered_at: Option<Timestamp>,
     // Answers to what was sent before say nothing of whether the destination may run: somebody resumed it, or
     // it goes by a newer version.
     trusted_from: Option<Instant>,
@@ -277,6 +279,7 @@ impl LaneTask {
             halts,
             own_stop: None,
             streak: None,
+            delivered_at: None,
             trusted_from: None,
             stop_by: None,
             sink_panicked: false,
@@ -403,6 +406,7 @@ impl LaneTask {
                 if record.state == RunState::Running {
                     self.trusted_from = Some(Instant::now());
                     self.streak = None;
+                    self.delivered_at = None;
                 }
                 self.record = record;
                 done.send(()).ok();

@@ -50,6 +50,7 @@ impl LaneTask {
         self.sink_panicked = false;
         self.trusted_from = Some(Instant::now());
         self.streak = None;
+        self.delivered_at = None;
         if sink.is_exclusive() && !self.former.is_empty() {
             self.next = Some(sink);
         } else {

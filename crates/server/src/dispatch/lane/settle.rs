@@ -208,6 +208,7 @@ impl LaneTask {
     fn go_on(&mut self, outcome: &Outcome, now: Timestamp) -> Streak {
         let Some(failure) = outcome.failure() else {
             self.streak = None;
+            self.delivered_at = Some(now);
             return Streak::default();
         };
         if failure.of_part {
@@ -222,6 +223,7 @@ impl LaneTask {
         Streak {
             times,
             lasting: now.since(since),
+            delivered: self.delivered_at.map(|at| now.since(at)),
         }
     }
 
