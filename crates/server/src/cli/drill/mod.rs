@@ -52,14 +52,13 @@ enum Kind {
 struct Outage {
     #[command(flatten)]
     load: Load,
-    /// Destination of the running server, which is paused for the time.
+    /// Destination of the running server, which is paused for the time; may be left out where only one runs.
     #[arg(long, value_name = "NAME", requires = "server")]
     destination: Option<String>,
     /// Drill this running server under its own load instead of a throw-away one. Sends it no events.
     #[arg(
         long,
         value_name = "URL",
-        requires = "destination",
         conflicts_with_all = ["speed", "rate", "data", "control"]
     )]
     server: Option<Address>,
@@ -123,12 +122,13 @@ impl Drill {
 
 impl Outage {
     async fn run(self, output: &mut Output) -> Result<Report, Failure> {
-        let (Some(server), Some(destination)) = (self.server, self.destination) else {
+        let Some(server) = self.server else {
             return self.load.run(Middle::Quiet, output).await;
         };
         let token_file = self.token_file;
         let server = ServerArguments { server, token_file };
-        running::run(&server, &destination, self.load.away, output).await
+        let destination = self.destination.as_deref();
+        running::run(&server, destination, self.load.away, output).await
     }
 }
 

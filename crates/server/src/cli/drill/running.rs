@@ -61,20 +61,25 @@ struct Moment {
     bytes: u64,
 }
 
-/// Takes the destination away for `away`, and says what the server's books say of it.
+/// Takes the destination away for `away`, or the only one that runs, and says what the server's books say of it.
 ///
 /// # Errors
-/// When the server does not answer or refuses, there is no such destination, or it does not run.
+/// When the server does not answer or refuses, there is no such destination, it does not run, or it must be named.
 pub async fn run(
     server: &ServerArguments,
-    destination: &str,
+    destination: Option<&str>,
     away: Duration,
     output: &mut Output,
 ) -> Result<Report, Failure> {
     let stop = StopSignal::new()?;
+    let mut client = Client::new(server)?;
+    let destination = match destination {
+        Some(destination) => destination.to_owned(),
+        None => only_running(&client.get("/v1/status").await?)?,
+    };
     let mut drill = Running {
-        client: Client::new(server)?,
-        destination: destination.to_owned(),
+        client,
+        destination,
         away,
         paused: false,
         bytes_peak: 0,
@@ -322,6 +327,37 @@ impl Moment {
     }
 }
 
+/// Most destinations that a question for one of them names.
+const NAMED_MAX: usize = 8;
+
+/// The name of the one destination that runs.
+fn only_running(status: &Value) -> Result<String, Failure> {
+    let destinations = status.get("destinations").and_then(Value::as_array);
+    let text = |one: &Value, key: &str| one.get(key).and_then(Value::as_str).map(str::to_owned);
+    let running = destinations.into_iter().flatten();
+    let running = running.filter(|one| text(one, "state").as_deref() == Some("running"));
+    let names: Vec<String> = running.filter_map(|one| text(one, "name")).collect();
+    match names.as_slice() {
+        [only] => Ok(only.clone()),
+        [] => Err(Failure::new(
+            Exit::Failed,
+            "no destination of the server runs; a drill begins with one that does".to_owned(),
+        )),
+        several => {
+            let named: Vec<&str> = several.iter().take(NAMED_MAX).map(String::as_str).collect();
+            let more = match several.len().saturating_sub(NAMED_MAX) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let named = named.join(", ");
+            Err(Failure::new(
+                Exit::Usage,
+                format!("several destinations run ({named}{more}); say which with --destination"),
+            ))
+        }
+    }
+}
+
 /// The histogram on the page of metrics.
 fn accept_durations(page: &str) -> Reading {
     const BUCKET: &str = "wayhold_accept_duration_seconds_bucket{le=\"";
@@ -407,5 +443,22 @@ mod tests {
         assert_eq!((moment.refused, moment.bytes, moment.repeats), (5, 15, 4));
         assert_eq!((moment.holds, moment.in_motion, moment.dead), (None, -2, 1));
         assert_eq!(Moment::of(&status, "erp").unwrap_err().exit, Exit::NotFound);
+    }
+
+    #[test]
+    fn the_only_destination_that_runs_need_not_be_named() {
+        let status = |states: &[&str]| {
+            let one = |(number, state): (usize, &&str)| json!({"name": format!("d{number}"), "state": state});
+            let all: Vec<Value> = states.iter().enumerate().map(one).collect();
+            json!({ "destinations": all })
+        };
+        let only = only_running(&status(&["paused", "running", "retired"]));
+        assert_eq!(only.unwrap(), "d1");
+        let none = only_running(&status(&["paused"])).unwrap_err();
+        assert_eq!(none.exit, Exit::Failed);
+        let several = only_running(&status(&["running"; 1_000])).unwrap_err();
+        assert_eq!(several.exit, Exit::Usage);
+        let said = "(d0, d1, d2, d3, d4, d5, d6, d7 and 992 more); say which with --destination";
+        assert!(several.message.ends_with(said), "{}", several.message);
     }
 }
