@@ -233,7 +233,7 @@ mod tests {
             (403, 1, Some(2), 0, again(1)),
             (403, 2, Some(2), 0, again(1)),
             // Nobody else was delivered since then.
-            (403, 2, Some(20), 1, again(2)),
+            (403, 2, Some(20), 1, again(1)),
             (403, 3, Some(20), 2, Verdict::Pause),
             (403, 3, Some(2), 0, Verdict::Pause),
             // Somebody was.
@@ -251,7 +251,7 @@ mod tests {
                 },
                 ..nth(1)
             };
-            let verdict = policy().verdict(tried, &forbidden(status), NOW, u64::MAX);
+            let verdict = policy().verdict(tried, &forbidden(status), NOW, SECOND);
             assert_eq!(
                 verdict, expected,
                 "{status} {times} {delivered:?} {put_off}"
@@ -261,7 +261,7 @@ mod tests {
             let patience = configured.patience.clone();
             configured.of_status.insert(403, Rule { then, patience });
             if status == 403 {
-                let verdict = configured.verdict(tried, &forbidden(403), NOW, u64::MAX);
+                let verdict = configured.verdict(tried, &forbidden(403), NOW, SECOND);
                 assert_eq!(verdict, Verdict::Pause, "somebody said so");
             }
         }

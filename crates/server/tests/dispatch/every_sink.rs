@@ -1,8 +1,10 @@
 //! Order per key through every kind of sink, as configured, against receivers that fail by chance: they answer
-//! that they cannot, break the connection before they took the event, or after.
+//! that they cannot, break the connection before they took the event, or after. Where the receiver cannot be made to
+//! fail so, what stands between it and the lane does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -15,6 +17,7 @@ use wayhold_model::Clock;
 
 use crate::hand::Seeded;
 use crate::miniature::{Server, keyed, until};
+use crate::troubled::Troubled;
 
 /// Attempts in flight.
 const CONCURRENCY: usize = 64;
@@ -32,6 +35,9 @@ enum Kind {
     Webhook,
     Http,
     Wayhold,
+    File,
+    #[cfg(feature = "kafka")]
+    Kafka,
 }
 
 impl Kind {
@@ -42,7 +48,14 @@ impl Kind {
             }
             Self::Http => "kind = \"http\"\nbody = \"cloudevent\"\nurl = \"http://HOST/api/{id}\"",
             Self::Wayhold => "kind = \"wayhold\"\nbatch.events = 20\nurl = \"http://HOST\"",
+            Self::File => "kind = \"file\"\npath = \"HOST\"",
+            #[cfg(feature = "kafka")]
+            Self::Kafka => "kind = \"kafka\"\nbootstrap_servers = \"HOST\"\ntopic = \"orders\"",
         }
+    }
+
+    fn speaks_http(self) -> bool {
+        matches!(self, Self::Webhook | Self::Http | Self::Wayhold)
     }
 }
 
@@ -169,8 +182,12 @@ fn configured(
         OnFailure::Block => "block",
         OnFailure::Park => "park",
     };
+    let networks = match kind.speaks_http() {
+        true => "allow_networks = [\"127.0.0.0/8\"]",
+        false => "",
+    };
     let text = format!(
-        "[destinations.a]\n{}\nallow_networks = [\"127.0.0.0/8\"]\nconcurrency = {CONCURRENCY}\n\
+        "[destinations.a]\n{}\n{networks}\nconcurrency = {CONCURRENCY}\n\
          on_failure = \"{word}\"\nretry = {{ base = \"1ms\", cap = \"20ms\" }}\n\
          breaker = {{ failures = 100000 }}\n[[routes]]\nto = [\"a\"]\n",
         kind.keys().replace("HOST", host)
@@ -187,6 +204,27 @@ fn configured(
     )
 }
 
+async fn deliver_all(server: Server) {
+    for batch in 0..EVENTS / 100 {
+        let events = (batch * 100..(batch + 1) * 100).map(|id| keyed(id, KEYS));
+        server.accept(events).await;
+    }
+    until("all is delivered", || server.pending() == 0).await;
+    server.assert_identity();
+    server.stop().await;
+}
+
+/// First arrivals of each key come in order; those that were parked may be overtaken.
+fn assert_order(arrived: &[u64], on_failure: OnFailure, what: &str) {
+    let mut newest = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for id in arrived.iter().filter(|id| seen.insert(**id)) {
+        let before = newest.insert(id % KEYS, *id);
+        let in_order = before < Some(*id) || on_failure == OnFailure::Park;
+        assert!(in_order, "{what}: {id} came after {before:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn order_per_key_holds_through_every_sink_and_nothing_is_lost() {
     for kind in [Kind::Webhook, Kind::Http, Kind::Wayhold] {
@@ -195,13 +233,7 @@ async fn order_per_key_holds_through_every_sink_and_nothing_is_lost() {
             let (receiver, host) = Chance::start(kind).await;
             let (policy, sink) = configured(folder.path(), kind, &host, on_failure);
             let server = Server::start_sinks(folder.path(), vec![("a", policy, sink)]).await;
-            for batch in 0..EVENTS / 100 {
-                let events = (batch * 100..(batch + 1) * 100).map(|id| keyed(id, KEYS));
-                server.accept(events).await;
-            }
-            until("all is delivered", || server.pending() == 0).await;
-            server.assert_identity();
-            server.stop().await;
+            deliver_all(server).await;
             let arrived = receiver.arrived.lock().unwrap();
             let what = format!("{kind:?} {on_failure:?}: {} failed", arrived.failed);
             assert!(arrived.failed > 0, "{what}");
@@ -210,16 +242,141 @@ async fn order_per_key_holds_through_every_sink_and_nothing_is_lost() {
             if kind != Kind::Wayhold {
                 assert!(arrived.repeats <= arrived.failed, "{what}");
             }
-            let mut newest = BTreeMap::new();
-            let mut seen = BTreeSet::new();
-            for id in arrived.taken.iter().filter(|id| seen.insert(**id)) {
-                let before = newest.insert(id % KEYS, *id);
-                // Parked ones may be overtaken.
-                let in_order = before < Some(*id) || on_failure == OnFailure::Park;
-                assert!(in_order, "{what}: {id} came after {before:?}");
-            }
+            assert_order(&arrived.taken, on_failure, &what);
             if kind == Kind::Wayhold {
                 assert_eq!(arrived.taken.len() as u64, EVENTS, "{what}: stored once");
+            }
+        }
+    }
+}
+
+/// What a file holds.
+fn lines_of(path: &Path) -> Vec<u64> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let id = |line: &str| {
+        let event: Value = serde_json::from_str(line).unwrap();
+        event["id"].as_str().unwrap().parse().unwrap()
+    };
+    text.lines().map(id).collect()
+}
+
+/// Delivers through a sink that is kept from its receiver by chance; how many answers were lost.
+async fn deliver_troubled(folder: &Path, kind: Kind, host: &str, on_failure: OnFailure) -> u64 {
+    let (policy, sink) = configured(folder, kind, host, on_failure);
+    let (sink, counts) = Troubled::before(sink);
+    let server = Server::start_sinks(folder, vec![("a", policy, sink)]).await;
+    deliver_all(server).await;
+    assert!(counts.kept_back.load(Ordering::Relaxed) > 0);
+    counts.lost.load(Ordering::Relaxed)
+}
+
+/// Nothing is lost, each key is in order, and every repeat has its lost answer.
+fn assert_held(arrived: &[u64], lost: u64, on_failure: OnFailure, what: &str) {
+    let known: BTreeSet<_> = arrived.iter().collect();
+    assert_eq!(known.len() as u64, EVENTS, "{what}");
+    assert!(lost > 0, "{what}");
+    assert_eq!(
+        (arrived.len() - known.len()) as u64,
+        lost,
+        "{what}: each lost answer is a repeat"
+    );
+    assert_order(arrived, on_failure, what);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_has_each_key_in_order_and_a_line_more_for_each_lost_answer() {
+    for on_failure in [OnFailure::Block, OnFailure::Park] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("delivered.ndjson");
+        let host = path.to_str().unwrap();
+        let lost = deliver_troubled(folder.path(), Kind::File, host, on_failure).await;
+        assert_held(
+            &lines_of(&path),
+            lost,
+            on_failure,
+            &format!("{on_failure:?}"),
+        );
+    }
+}
+
+#[cfg(feature = "kafka")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_has_each_key_in_order_and_a_record_more_for_each_lost_answer() {
+    for on_failure in [OnFailure::Block, OnFailure::Park] {
+        let folder = tempfile::tempdir().unwrap();
+        let topic = kafka::Topic::new("orders", 4);
+        let servers = topic.servers();
+        let lost = deliver_troubled(folder.path(), Kind::Kafka, &servers, on_failure).await;
+        let expected = usize::try_from(EVENTS + lost).unwrap();
+        let records = tokio::task::block_in_place(|| topic.records(expected));
+        assert_held(&records, lost, on_failure, &format!("{on_failure:?}"));
+    }
+}
+
+/// A topic of librdkafka's mock cluster.
+#[cfg(feature = "kafka")]
+mod kafka {
+    use std::time::{Duration, Instant};
+
+    use rdkafka::config::ClientConfig;
+    use rdkafka::consumer::{BaseConsumer, Consumer as _};
+    use rdkafka::message::{Headers as _, Message as _};
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::DefaultProducerContext;
+    use rdkafka::{Offset, TopicPartitionList};
+
+    /// How long records that were confirmed may take to be read, and how long silence means that there are no more.
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const QUIET: Duration = Duration::from_secs(1);
+
+    pub(super) struct Topic {
+        cluster: MockCluster<'static, DefaultProducerContext>,
+        name: &'static str,
+        partitions: i32,
+    }
+
+    impl Topic {
+        pub(super) fn new(name: &'static str, partitions: i32) -> Self {
+            let cluster = MockCluster::new(1).unwrap();
+            cluster.create_topic(name, partitions, 1).unwrap();
+            Self {
+                cluster,
+                name,
+                partitions,
+            }
+        }
+
+        pub(super) fn servers(&self) -> String {
+            self.cluster.bootstrap_servers()
+        }
+
+        /// Ids of all records, those of each partition in its order; at least so many.
+        pub(super) fn records(&self, at_least: usize) -> Vec<u64> {
+            let consumer: BaseConsumer = ClientConfig::new()
+                .set("bootstrap.servers", self.servers())
+                .set("group.id", "judge")
+                .create()
+                .unwrap();
+            let mut all = TopicPartitionList::new();
+            for partition in 0..self.partitions {
+                all.add_partition_offset(self.name, partition, Offset::Beginning)
+                    .unwrap();
+            }
+            consumer.assign(&all).unwrap();
+            let begun = Instant::now();
+            let mut ids = Vec::new();
+            loop {
+                match consumer.poll(QUIET) {
+                    Some(Ok(message)) => {
+                        let headers = message.headers().unwrap();
+                        let id = headers.iter().find(|header| header.key == "ce_id").unwrap();
+                        let id = std::str::from_utf8(id.value.unwrap()).unwrap();
+                        ids.push(id.parse().unwrap());
+                    }
+                    Some(Err(_)) => {}
+                    None if ids.len() >= at_least => return ids,
+                    None => assert!(begun.elapsed() < PATIENCE, "{} of {at_least}", ids.len()),
+                }
             }
         }
     }

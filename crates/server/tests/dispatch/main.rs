@@ -17,6 +17,7 @@ mod operators;
 mod order;
 mod redriven_together;
 mod set_aside;
+mod troubled;
 
 use std::time::Duration;
 

@@ -233,8 +233,10 @@ async fn a_stop_ends_no_redrive_of_many() {
         filter: Some(compile("class == 'invalid' && age < 3600").unwrap()),
         ..all_of(id)
     };
-    let begun = server.letters().redrive_selected(which, 40, rate, "ada");
+    let letters = server.letters();
+    let begun = letters.redrive_selected(which, 40, rate, "ada");
     assert_eq!(begun.await.unwrap().count, 40);
+    drop(letters);
     until("some are delivered", || delivered(&server) > 4).await;
     // It died later than that: another redrive may take it.
     server.accept([(100, Some("k0".to_owned()))]).await;

@@ -28,6 +28,7 @@ mod letters;
 mod limits;
 mod lost_answers;
 mod network_faults;
+mod quotas;
 mod reload;
 mod replays;
 mod rescue;

@@ -426,3 +426,47 @@ fn a_secret_with_another_content_is_followed_and_never_told() {
         assert!(!text.contains("hunter"), "{text}");
     }
 }
+
+#[test]
+fn whether_dead_letters_hold_their_keys_can_be_changed_while_they_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(422);
+    let of = |word: &str| wms(&receiver, &format!("on_dead_letter = \"{word}\""));
+    let on_dead_letter = |server: &Server, word: &str| {
+        write(dir.path(), &of(word));
+        let answer = reload(server);
+        let path = "destinations.wms.on_dead_letter".to_owned();
+        assert_eq!(told(&answer), [(path, "applied".to_owned())]);
+    };
+    let ids = || -> Vec<String> {
+        let received = receiver.received().into_iter();
+        received.map(|one| one.headers["ce-id"].clone()).collect()
+    };
+    write(dir.path(), &of("hold"));
+    let server = start(dir.path());
+    server.send("order.created", "1", "a");
+    server.wait_for_destination("wms", "the first is dead", |one| {
+        one["accounting"]["dead_lettered"] == 1
+    });
+    receiver.answer(204);
+    server.send("order.created", "2", "a");
+    server.send("order.created", "3", "b");
+    wait_for_delivered(&server, "wms", 1);
+    assert_eq!(ids(), ["1", "3"], "the letter holds its key and no other");
+
+    on_dead_letter(&server, "release");
+    wait_for_delivered(&server, "wms", 2);
+    assert_eq!(ids(), ["1", "3", "2"]);
+
+    // The same letter holds the key again, for what comes from now on.
+    on_dead_letter(&server, "hold");
+    server.send("order.created", "4", "a");
+    server.send("order.created", "5", "b");
+    wait_for_delivered(&server, "wms", 3);
+    assert_eq!(ids(), ["1", "3", "2", "5"]);
+    let letters = server.get("/v1/dead-letters");
+    let letter = &letters["items"][0]["id"];
+    server.post(&format!("/v1/dead-letters/{letter}/redrive"), "");
+    wait_for_delivered(&server, "wms", 5);
+    assert_eq!(ids(), ["1", "3", "2", "5", "1", "4"]);
+}

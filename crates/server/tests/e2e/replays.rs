@@ -404,3 +404,42 @@ fn what_is_refused_becomes_a_letter_of_the_replay_and_what_its_own_lane_owes_is_
     assert_eq!(status["accounting"]["holds"], true);
     assert!(server.terminate().success());
 }
+
+#[test]
+fn a_replay_goes_by_the_newest_version_of_its_destination() {
+    let dir = tempfile::tempdir().unwrap();
+    let (wms, old, new) = (
+        Receiver::start(204),
+        Receiver::start(204),
+        Receiver::start(204),
+    );
+    let server = start(dir.path(), [&wms, &old], "1h");
+    deliver(&server, 60);
+    // Slow enough to be in the middle of it for long.
+    let wish = json!({"destination": "wms", "to": "erp", "rate": "40/s"});
+    let id = begin(&server, &wish)["id"].clone();
+    wait_until("the old receiver is sent some", || {
+        !old.received().is_empty()
+    });
+
+    let path = dir.path().join("wayhold.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace(&old.authority, &new.authority)).unwrap();
+    let reloaded = server.post("/v1/config/reload", "");
+    assert_eq!(reloaded["changes"][0]["path"], "destinations.erp.url");
+    let done = wait_for_state(&server, &id, "done");
+    assert_eq!(
+        (&done["delivered"], &done["dead"]),
+        (&json!(60), &json!(0)),
+        "{done}"
+    );
+    let (at_old, at_new) = (replayed(&old), replayed(&new));
+    let first = at_new.first().expect("the newest version is followed").1.at;
+    // What was under way by then, one of each key, and nothing after it.
+    let late = at_old.iter().filter(|(_, one)| one.at > first);
+    assert!(late.count() <= 3);
+    let all = [numbers(&at_old), numbers(&at_new)].concat();
+    assert_order(&all);
+    assert_eq!(all.len(), 60, "each once");
+    assert_eq!(all.into_iter().collect::<BTreeSet<_>>().len(), 60);
+}

@@ -91,6 +91,11 @@ impl Receiver {
         self.words.lock().unwrap().head = format!("location: {location}\r\n");
     }
 
+    /// Says this of its quotas from now on, in lines of the head.
+    pub(crate) fn limit(&self, lines: &str) {
+        lines.clone_into(&mut self.words.lock().unwrap().head);
+    }
+
     /// What came so far.
     pub(crate) fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap().clone()

@@ -14,8 +14,12 @@ use wayhold_model::{FailureClass, OutcomeKind};
 
 use super::Names;
 use crate::clock::SystemClock;
+use crate::config::Secret;
 use crate::sink::BoxFuture;
 use crate::sink::webhook::WebhookSink;
+use crate::sink::webhook::auth::config::{
+    AuthConfig, ClientAuthentication, Credential, OAuth2Config,
+};
 use crate::sink::webhook::config::WebhookConfig;
 use crate::sink::webhook::hostile::{Receiver, attempt_at, config, read_request};
 
@@ -55,7 +59,10 @@ struct Neighbours {
 
 impl Neighbours {
     async fn start() -> Self {
-        let answer = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
+        Self::answering(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").await
+    }
+
+    async fn answering(answer: &'static [u8]) -> Self {
         let allowed = Receiver::repeating(answer, b"").await;
         let inside = SocketAddr::new(INSIDE, allowed.address.port());
         let listener = TcpListener::bind(inside).await.unwrap();
@@ -153,4 +160,48 @@ async fn connections_that_are_too_old_are_made_anew_to_what_the_name_means_by_th
         let made = receiver.connections.load(Ordering::SeqCst);
         assert!(expected.contains(&made), "{age:?}: {made}");
     }
+}
+
+#[tokio::test]
+async fn nor_does_the_name_of_an_authorization_server() {
+    let receiver =
+        Receiver::repeating(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n", b"").await;
+    // Each token has ended when it comes, so that each attempt asks for one.
+    let server = Neighbours::answering(
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 57\r\n\r\n\
+          {\"access_token\":\"t\",\"token_type\":\"Bearer\",\"expires_in\":0}",
+    )
+    .await;
+    let port = server.allowed.address.port();
+    let oauth2 = OAuth2Config {
+        token_url: format!("http://tokens.example:{port}/token")
+            .parse()
+            .unwrap(),
+        client_id: "wayhold".to_owned(),
+        client_secret: Secret::new("hunter2"),
+        scope: None,
+        parameters: Vec::new(),
+        authentication: ClientAuthentication::Basic,
+    };
+    let config = WebhookConfig {
+        auth: AuthConfig {
+            credential: Credential::OAuth2(oauth2),
+            identity: None,
+        },
+        allow_networks: vec!["127.0.0.1/32".parse().unwrap()],
+        ..config(receiver.address.port())
+    };
+    let names = Turns::of([&[ALLOWED], &[INSIDE]]);
+    let sink = WebhookSink::start_with(&config, 8, Arc::new(SystemClock), names).unwrap();
+    for _ in 0..ATTEMPTS / 2 {
+        let outcome = attempt_at(&sink, LONG).await;
+        assert_eq!(outcome.kind(), OutcomeKind::Delivered, "{outcome:?}");
+        let outcome = attempt_at(&sink, LONG).await;
+        assert_eq!(outcome.kind(), OutcomeKind::NotExecuted, "{outcome:?}");
+        let failure = outcome.failure().unwrap();
+        assert_eq!(failure.class, FailureClass::BlockedAddress, "{failure:?}");
+    }
+    assert_eq!(server.reached_inside.load(Ordering::SeqCst), 0);
+    let asked = server.allowed.connections.load(Ordering::SeqCst);
+    assert_eq!(asked, ATTEMPTS / 2);
 }

@@ -11,9 +11,10 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -21,6 +22,7 @@ use tokio_rustls::server::TlsStream;
 use wayhold_model::{FailureClass, Outcome, OutcomeKind};
 
 use crate::clock::SystemClock;
+use crate::config::Secret;
 use crate::sink::webhook::WebhookSink;
 use crate::sink::webhook::hostile::{attempt_at, config};
 
@@ -52,15 +54,33 @@ struct Receiver {
 
 impl Receiver {
     /// A receiver with this certificate that offers these protocols.
-    async fn start([certificate, key]: [&str; 2], protocols: &[&[u8]]) -> Self {
+    async fn start(certificate: [&str; 2], protocols: &[&[u8]]) -> Self {
+        Self::start_asking(None, certificate, protocols).await
+    }
+
+    /// The same, which wants to see a certificate of that authority.
+    async fn start_asking(
+        clients: Option<&str>,
+        [certificate, key]: [&str; 2],
+        protocols: &[&[u8]],
+    ) -> Self {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+        let der = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+        let verifier = clients.map(|authority| {
+            let mut roots = RootCertStore::empty();
+            roots.add(der(authority)).unwrap();
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+                .build()
+                .unwrap()
+        });
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key)
+            .with_client_cert_verifier(
+                verifier.unwrap_or_else(WebPkiClientVerifier::no_client_auth),
+            )
+            .with_single_cert(vec![der(certificate)], key)
             .unwrap();
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         let acceptor = TlsAcceptor::from(Arc::new(config));
@@ -85,7 +105,13 @@ impl Receiver {
 
     /// What becomes of an attempt by a destination that trusts this authority.
     async fn attempt(&self, trusted: Option<&str>) -> Outcome {
+        self.attempt_as(None, trusted).await
+    }
+
+    /// The same of one that shows this certificate.
+    async fn attempt_as(&self, identity: Option<[&str; 2]>, trusted: Option<&str>) -> Outcome {
         let mut config = config(self.port);
+        config.auth.identity = identity.map(|pem| Secret::new(&pem.concat()));
         config.url.set_scheme("https").unwrap();
         config.client.ca = trusted
             .iter()
@@ -154,5 +180,23 @@ async fn no_event_is_sent_to_a_receiver_whose_certificate_does_not_hold() {
         let class = outcome.failure().unwrap().class;
         assert_eq!(class, FailureClass::Certificate, "{name}: {outcome:?}");
         assert_eq!(receiver.requests.load(Ordering::SeqCst), 0, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_asks_for_a_certificate_is_shown_it_and_takes_nothing_without() {
+    for (name, identity, takes) in [
+        ("its authority's", Some(GOOD), true),
+        ("one that ended", Some(EXPIRED), false),
+        ("none", None, false),
+    ] {
+        for protocols in [&[&b"h2"[..]][..], &[]] {
+            let receiver = Receiver::start_asking(Some(AUTHORITY), GOOD, protocols).await;
+            let outcome = receiver.attempt_as(identity, Some(AUTHORITY)).await;
+            let delivered = outcome == Outcome::Delivered;
+            assert_eq!(delivered, takes, "{name}: {outcome:?}");
+            let requests = receiver.requests.load(Ordering::SeqCst);
+            assert_eq!(requests, usize::from(takes), "{name}");
+        }
     }
 }
