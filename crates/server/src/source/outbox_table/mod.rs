@@ -13,28 +13,37 @@ mod standing;
 mod reader;
 
 mod postgres;
-mod unread;
+
+mod cells;
+mod mysql;
+mod sqlite;
 
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
 mod rig;
 #[cfg(test)]
+mod suite;
+#[cfg(test)]
 mod tests;
+
 use std::sync::Arc;
 
 use crate::config::{self, OutboxTableConfig};
 
+pub use mysql::Mysql;
 pub use port::{Batch, Connected, Database, End, Finding, Lag, Reader, Settler, Trouble, Waker};
 pub use postgres::Postgres;
 pub use reader::{Reading, Surroundings};
 pub use row::{Column, Payload, Place, Row};
+pub use sqlite::Sqlite;
 pub use standing::{RefusedRow, Snapshot, Standing, State};
 
 /// What reads a configured table; nothing is opened yet.
 pub fn open(config: &OutboxTableConfig) -> Arc<dyn Database> {
     match &config.database {
         config::Database::Postgres(url) => Arc::new(Postgres::new(config, url)),
-        config::Database::Mysql(_) | config::Database::Sqlite(_) => Arc::new(unread::Unread),
+        config::Database::Mysql(url) => Arc::new(Mysql::new(config, url.expose())),
+        config::Database::Sqlite(path) => Arc::new(Sqlite::new(config, path.clone())),
     }
 }
