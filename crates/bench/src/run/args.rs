@@ -10,13 +10,14 @@ use super::series::Figures;
 use super::verdict::{self, Target};
 use super::wanted::Wanted;
 use super::{
-    accept, commands, crowd, delivering, drain, outbox, restart, route, segments, webhook,
+    accept, commands, crowd, delivering, drain, ledger, outbox, restart, route, segments, webhook,
 };
 use crate::BenchError;
 
 /// Everything that is measured, in the order of a round.
 const PARTS: &[Part] = &[
     route::PART,
+    ledger::PART,
     accept::PART,
     segments::PART,
     delivering::PART,

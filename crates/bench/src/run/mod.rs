@@ -9,6 +9,7 @@ pub mod wanted;
 
 pub mod accept;
 pub mod commands;
+pub mod ledger;
 pub mod route;
 pub mod segments;
 

@@ -51,6 +51,8 @@ pub struct Plan {
     pub crowd_seconds: f64,
     /// Rows of an outbox table.
     pub outbox_rows: u64,
+    /// Records of a ledger that is verified.
+    pub ledger_records: u64,
     /// Whether figures mean nothing.
     pub is_smoke: bool,
 }
@@ -89,6 +91,7 @@ impl Plan {
             crowd_events: 40_000,
             crowd_seconds: 8.0,
             outbox_rows: 200_000,
+            ledger_records: 100_001,
             is_smoke: false,
         }
     }
@@ -126,6 +129,7 @@ impl Plan {
             crowd_events: 1_000,
             crowd_seconds: 0.5,
             outbox_rows: 4_000,
+            ledger_records: 5_001,
             is_smoke: true,
         }
     }

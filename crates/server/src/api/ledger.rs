@@ -373,7 +373,7 @@ fn opened(app: &App) -> Result<Commands, Problem> {
 }
 
 /// Reads away from the threads that serve everybody.
-async fn look<T: Send + 'static>(
+pub(super) async fn look<T: Send + 'static>(
     commands: Commands,
     look: impl FnOnce(&View<'_>) -> Result<T, CommandsError> + Send + 'static,
 ) -> Result<T, Problem> {

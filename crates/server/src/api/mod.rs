@@ -20,6 +20,7 @@ pub mod commands;
 pub mod config;
 pub mod dead_letters;
 pub mod destinations;
+pub mod evidence;
 pub mod explain;
 pub mod halts;
 pub mod health;

@@ -6,7 +6,7 @@ use axum::Router;
 
 use super::{
     approvals, audit, backups, command_edits, commands, config, dead_letters, destinations,
-    explain, halts, health, ledger, lookup, replays, shards, sources, status, tokens,
+    evidence, explain, halts, health, ledger, lookup, replays, shards, sources, status, tokens,
 };
 use crate::app::App;
 use crate::http::{pages, unserved};
@@ -25,6 +25,7 @@ pub fn api(app: &Arc<App>) -> Router {
         .merge(tokens::routes())
         .merge(audit::routes())
         .merge(ledger::routes())
+        .merge(evidence::routes())
         .merge(backups::routes())
         .merge(commands::routes())
         .merge(config::routes())

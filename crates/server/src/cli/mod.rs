@@ -22,6 +22,7 @@ pub mod demo;
 pub mod destinations;
 pub mod drill;
 pub mod events;
+pub mod evidence;
 pub mod health;
 pub mod ledger;
 pub mod outbox_table;

@@ -42,6 +42,8 @@ pub mod ledger_key;
 pub mod anchors;
 pub mod checkpoints;
 
+pub mod evidence;
+
 pub mod export;
 pub mod verify;
 

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::cli::client::{Client, ServerArguments};
+use crate::cli::evidence;
 use crate::cli::exit::Failure;
 use crate::cli::output::{Output, cell};
 use crate::cli::paging::follow;
@@ -21,6 +22,13 @@ pub(super) struct Show {
     /// Only records of this command.
     #[arg(long, value_name = "ID", conflicts_with = "stream")]
     command: Option<String>,
+    /// Show what is known of the command on one page: what was asked and why, who allowed it, what was sent and what
+    /// came back.
+    #[arg(long, requires = "command")]
+    evidence: bool,
+    /// The page as HTML.
+    #[arg(long, requires = "evidence")]
+    html: bool,
     /// At most this many.
     #[arg(long, default_value_t = 100)]
     limit: usize,
@@ -32,6 +40,9 @@ impl Show {
     /// # Errors
     /// When no server answers, or it refuses.
     pub(super) async fn run(self, output: &mut Output) -> Result<(), Failure> {
+        if let (true, Some(command)) = (self.evidence, &self.command) {
+            return evidence::show(&self.server, command, self.html, output).await;
+        }
         let mut client = Client::new(&self.server)?;
         if let Some(idx) = self.idx {
             let record = client.get(&format!("/v1/ledger/{idx}")).await?;

@@ -126,6 +126,31 @@ fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_
         "secret 1"
     );
 
+    // One page about a command, with what is still held.
+    let arguments = [
+        "ledger",
+        "show",
+        "--server",
+        &server.url(),
+        "--command",
+        "1",
+        "--evidence",
+    ];
+    let page = run(folder, &arguments);
+    assert!(
+        stdout(&page).contains("input: secret 1"),
+        "{}",
+        stdout(&page) + &stderr(&page)
+    );
+    let page = run(folder, &[&arguments[..], &["--html"]].concat());
+    assert!(
+        stdout(&page).contains("<td>secret 1</td>"),
+        "{}",
+        stdout(&page)
+    );
+    let unknown = server.ask("GET", "/v1/commands/9/evidence", &[], b"");
+    assert_eq!(unknown.status, 404);
+
     // Beside the running server, and then of the stopped store, which shows no trace of it.
     export(folder, "running");
     let running = folder.join("running");
