@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use super::canonical::INTEGER_END;
 use super::hash::Hash;
 use super::note::{Note, SigningNoteKey, VerifierKey};
 use super::proof::Head;
@@ -85,7 +86,8 @@ impl FromStr for Checkpoint {
             .split('\n');
         let mut line = || lines.next().ok_or(InvalidCheckpoint);
         let origin = line()?.to_owned();
-        let size = decimal(line()?).ok_or(InvalidCheckpoint)?;
+        let size = decimal(line()?).filter(|size| *size < INTEGER_END);
+        let size = size.ok_or(InvalidCheckpoint)?;
         let root = Hash::from_base64(line()?).map_err(|_| InvalidCheckpoint)?;
         let extensions: Vec<String> = lines.map(str::to_owned).collect();
         if origin.is_empty() || extensions.iter().any(String::is_empty) {
@@ -158,6 +160,7 @@ mod tests {
             good.replace("\n3\n", "\n03\n"),
             good.replace("\n3\n", "\n+3\n"),
             good.replace("\n3\n", "\n-3\n"),
+            good.replace("\n3\n", "\n9007199254740992\n"),
             good.replace("KY0=", "KY0"),
             good.replace("ledger.example/demo", ""),
             format!("{good}\n"),

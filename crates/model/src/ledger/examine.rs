@@ -343,7 +343,7 @@ impl Kept {
         }
         let keys = fields.body.get("keys").and_then(Value::as_array);
         for key in keys.into_iter().flatten().filter_map(Value::as_str) {
-            self.added.entry(key.to_owned()).or_insert(0);
+            self.added.insert(key.to_owned(), 0);
         }
     }
 }

@@ -56,6 +56,7 @@ impl FromStr for Keys {
     fn from_str(text: &str) -> Result<Self, InvalidKeys> {
         let value = canonical::parse(text.as_bytes()).map_err(|_| InvalidKeys)?;
         let first = value.get("first").and_then(Value::as_u64);
+        let first = first.filter(|first| *first < canonical::INTEGER_END);
         let keys = value.get("keys").and_then(Value::as_array);
         let keys = keys.ok_or(InvalidKeys)?.iter().map(|key| {
             let key = key.as_str().ok_or(InvalidKeys)?;

@@ -5,15 +5,15 @@ use std::fmt;
 use std::str::FromStr;
 
 use data_encoding::{BASE64, HEXLOWER};
-use ed25519_dalek::{Signature as Ed25519, Signer as _, SigningKey, VerifyingKey};
+use ed25519_dalek::{Signature as Ed25519, Signer as _, SigningKey, Verifier as _, VerifyingKey};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 /// What a signature line begins with: an em dash and a space.
 const LINE_START: &str = "\u{2014} ";
 
-/// Most bytes of a note that is read: a checkpoint with a hundred cosignatures is a tenth of it.
-pub const NOTE_BYTES_MAX: usize = 128 * 1_024;
+/// Most bytes of a note that is read: a checkpoint with a hundred cosignatures is a fiftieth of it.
+pub const NOTE_BYTES_MAX: usize = 1_024 * 1_024;
 
 /// Most signature lines that are read, as the standard suggests.
 const SIGNATURES_MAX: usize = 100;
@@ -36,16 +36,20 @@ impl Algorithm {
     }
 }
 
+/// Bytes of an Ed25519 public key. Whether they are a point of the curve shows when they are used: others have signed
+/// nothing.
+type PublicBytes = [u8; 32];
+
 /// Number of a key: the first bytes of the hash of its name, algorithm and public half.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyId(pub [u8; 4]);
 
 impl KeyId {
-    fn of(name: &str, algorithm: Algorithm, key: &VerifyingKey) -> Self {
+    fn of(name: &str, algorithm: Algorithm, key: &PublicBytes) -> Self {
         let digest: [u8; 32] = Sha256::new()
             .chain_update(name)
             .chain_update([b'\n', algorithm.byte()])
-            .chain_update(key.as_bytes())
+            .chain_update(key)
             .finalize()
             .into();
         let [a, b, c, d, ..] = digest;
@@ -88,7 +92,7 @@ pub struct VerifierKey {
     name: String,
     id: KeyId,
     algorithm: Algorithm,
-    key: VerifyingKey,
+    key: PublicBytes,
 }
 
 impl VerifierKey {
@@ -109,14 +113,15 @@ impl VerifierKey {
 
     /// Whether `signature` is this key's over exactly these bytes.
     pub(super) fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
-        Ed25519::from_slice(signature)
-            .is_ok_and(|signature| self.key.verify_strict(message, &signature).is_ok())
+        let key = VerifyingKey::from_bytes(&self.key);
+        let signature = Ed25519::from_slice(signature);
+        key.is_ok_and(|key| signature.is_ok_and(|one| key.verify(message, &one).is_ok()))
     }
 }
 
 impl fmt::Display for VerifierKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let key = [&[self.algorithm.byte()], self.key.as_bytes().as_slice()].concat();
+        let key = [&[self.algorithm.byte()], self.key.as_slice()].concat();
         write!(f, "{}+{}+{}", self.name, self.id, BASE64.encode(&key))
     }
 }
@@ -141,7 +146,7 @@ impl FromStr for VerifierKey {
             .into_iter()
             .find(|known| known.byte() == *algorithm)
             .ok_or(InvalidVerifierKey::Key)?;
-        let key = VerifyingKey::try_from(key).map_err(|_| InvalidVerifierKey::Key)?;
+        let key = PublicBytes::try_from(key).map_err(|_| InvalidVerifierKey::Key)?;
         let computed = KeyId::of(name, algorithm, &key);
         if id != computed.to_string() {
             return Err(InvalidVerifierKey::Id);
@@ -157,7 +162,7 @@ impl FromStr for VerifierKey {
 
 /// Whether a key may have that name: not empty, without white space and plus signs.
 pub fn is_key_name(name: &str) -> bool {
-    !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control() || c == '+')
+    !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c == '+')
 }
 
 /// The private half of a ledger's key. Its `Debug` shows its name and number.
@@ -171,7 +176,7 @@ impl SigningNoteKey {
     /// From 32 random bytes. `None` for a name that no key may have.
     pub fn new(name: &str, algorithm: Algorithm, seed: &[u8; 32]) -> Option<Self> {
         let secret = SigningKey::from_bytes(seed);
-        let key = secret.verifying_key();
+        let key = secret.verifying_key().to_bytes();
         is_key_name(name).then(|| Self {
             public: VerifierKey {
                 name: name.to_owned(),

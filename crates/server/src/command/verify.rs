@@ -4,18 +4,18 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
-use wayhold_model::ledger::commitment::{SALT_BYTES, commit};
+use wayhold_model::ledger::commitment::commit;
 use wayhold_model::ledger::examine::{Examination, Examined, Finding, Problem};
 use wayhold_model::ledger::export::{self, Keys};
 use wayhold_model::ledger::note::{NOTE_BYTES_MAX, Note, VerifierKey};
 use wayhold_model::ledger::record::RECORD_BYTES_MAX;
 use wayhold_model::ledger::{Checkpoint, Hash, Salt};
 
-/// Most bytes of `keys.json`: a key a day for a hundred years.
-const KEYS_BYTES_MAX: u64 = 8 * 1_024 * 1_024;
+/// Most bytes of `keys.json`: a key a day for twenty years.
+const KEYS_BYTES_MAX: u64 = 1_024 * 1_024;
 
 /// Bytes that are read at once.
 const BUFFER_BYTES: usize = 256 * 1_024;
@@ -116,8 +116,9 @@ pub fn verify(dir: &Path, trusted: &Trusted) -> Result<Verified, Finding> {
         return Err(Finding::of_export(Problem::Outside, words));
     }
 
-    let leaves = fs::read_to_string(dir.join(export::LEAVES));
-    let leaves = leaves.ok().and_then(|text| export::read_leaves(&text));
+    let leaves = read_limited(&dir.join(export::LEAVES), u64::MAX - 1).ok();
+    let leaves = leaves.and_then(|bytes| String::from_utf8(bytes).ok());
+    let leaves = leaves.and_then(|text| export::read_leaves(&text));
     let mut examination = Examination::new(checkpoint.head, leaves, listed.first);
     examine_records(&dir.join(export::RECORDS), &mut examination)?;
     let examined = examination.end()?;
@@ -169,7 +170,7 @@ fn open<'k>(
 }
 
 fn examine_records(path: &Path, examination: &mut Examination) -> Result<(), Finding> {
-    let Ok(file) = File::open(path) else {
+    let Ok(file) = open_regular(path) else {
         // A file that is not there has no records.
         return Ok(());
     };
@@ -177,10 +178,10 @@ fn examine_records(path: &Path, examination: &mut Examination) -> Result<(), Fin
     let mut line = Vec::new();
     loop {
         line.clear();
-        // One byte more than the longest record with its line feed, so that a longer one shows.
+        // As much as the longest record with its line feed: a longer one shows by the line feed that is missing.
         let read = file
             .by_ref()
-            .take(RECORD_BYTES_MAX as u64 + 2)
+            .take(RECORD_BYTES_MAX as u64 + 1)
             .read_until(b'\n', &mut line)
             .map_err(|error| {
                 let words = format!("{}: {error}", export::RECORDS);
@@ -203,6 +204,7 @@ fn examine_records(path: &Path, examination: &mut Examination) -> Result<(), Fin
 
 /// How many payloads are there, and how many were erased.
 fn examine_payloads(dir: &Path, examined: &Examined) -> Result<(u64, u64), Finding> {
+    let is_folder = fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir());
     let mut known = HashSet::new();
     let (mut there, mut erased) = (0, 0);
     for (record, commitment) in examined.payloads() {
@@ -212,8 +214,11 @@ fn examine_payloads(dir: &Path, examined: &Examined) -> Result<(u64, u64), Findi
             let words = format!("its payload {commitment} {words}");
             Err(Finding::of_record(Problem::Payload, *record, words))
         };
-        let payload = fs::read(dir.join(&name)).ok();
-        let salt = read_limited(&dir.join(&salt_name), 2 * SALT_BYTES as u64 + 1).ok();
+        let read = |name: &str| match is_folder {
+            true => read_limited(&dir.join(name), u64::MAX - 1).ok(),
+            false => None,
+        };
+        let (payload, salt) = (read(&name), read(&salt_name));
         match (payload, salt) {
             (None, None) if examined.is_erased(*commitment) => erased += 1,
             (None, None) => return bad("is missing, and no record says that it was erased"),
@@ -235,18 +240,32 @@ fn examine_payloads(dir: &Path, examined: &Examined) -> Result<(u64, u64), Findi
         let words = format!("{}/{name} belongs to no record", export::PAYLOADS);
         Err(Finding::of_export(Problem::Stray, words))
     };
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+    let entries = is_folder.then(|| fs::read_dir(dir).ok()).flatten();
+    for entry in entries.into_iter().flatten().flatten() {
         let name = entry.file_name();
-        if !name.to_str().is_some_and(|name| known.contains(name)) {
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if !is_file || !name.to_str().is_some_and(|name| known.contains(name)) {
             return stray(&name.to_string_lossy());
         }
     }
     Ok((there, erased))
 }
 
+/// Opens what is a file itself: a verdict must not hang on what lies outside the export, nor wait for a pipe.
+fn open_regular(path: &Path) -> io::Result<File> {
+    if fs::symlink_metadata(path)?.is_file() {
+        File::open(path)
+    } else {
+        Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            "not a regular file",
+        ))
+    }
+}
+
 /// The bytes of a file that may not be longer.
 fn read_limited(path: &Path, max: u64) -> Result<Vec<u8>, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
+    let file = open_regular(path).map_err(|error| error.to_string())?;
     let mut bytes = Vec::new();
     file.take(max + 1)
         .read_to_end(&mut bytes)
