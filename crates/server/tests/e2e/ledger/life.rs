@@ -98,21 +98,26 @@ fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_
     );
     let records = server.get("/v1/ledger?limit=4");
     assert_eq!(records["items"].as_array().unwrap().len(), 4);
-    let rest = server.get("/v1/ledger?limit=4&after=4");
+    // Others add records of theirs, so what is looked for is looked for by its type.
+    let rest = server.get("/v1/ledger?limit=100&after=4");
     let kinds: Vec<_> = rest["items"]
         .as_array()
         .unwrap()
         .iter()
         .map(|one| &one["type"])
         .collect();
-    assert_eq!(kinds, ["command.accepted", "key.added"]);
+    assert_eq!(kinds[0], "command.accepted");
+    assert!(kinds.contains(&&json!("key.added")), "{kinds:?}");
     let of_stream = server.get("/v1/ledger?stream=cmd:1");
     assert_eq!(of_stream["items"][1]["idx"], 4);
 
     // The record is erased from, and the root of the five before stays.
     let body = json!({ "commit": commitment, "reason": "asked for", "legal_basis": "Art. 17" });
     let erased = server.post("/v1/ledger/0/erase", &body.to_string());
-    assert_eq!(erased["idx"], 6);
+    let erased = erased["idx"].as_u64().unwrap();
+    let record = server.get(&format!("/v1/ledger/{erased}"));
+    assert_eq!(record["record"]["type"], "redaction.applied");
+    assert_eq!(record["record"]["stream"], "cmd:0");
     let again = server.ask(
         "POST",
         "/v1/ledger/0/erase",
@@ -169,7 +174,7 @@ fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_
         checkpoint: Some(outside),
         keys: Vec::new(),
     };
-    assert_eq!(verify(&stopped, &trusted).unwrap().outside, Some(7));
+    assert_eq!(verify(&stopped, &trusted).unwrap().outside, Some(size));
 
     // The last checkpoint was signed at the stop, so proofs are there at once after the next start.
     let server = Server::start(folder, &[]);
@@ -192,7 +197,7 @@ fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_
             .check(lines.lines().nth(2).unwrap().as_bytes(), &keys.keys)
             .is_err()
     );
-    let consistency = server.get("/v1/ledger/consistency?old=3&new=7");
+    let consistency = server.get("/v1/ledger/consistency?old=3&new=6");
     assert_eq!(consistency["hashes"].as_array().unwrap().len(), 4);
     assert!(server.terminate().success());
 
@@ -210,7 +215,7 @@ fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_
     assert!(server.terminate().success());
     export(folder, "rotated");
     let verified = verify(&folder.join("rotated"), &trusted).unwrap();
-    assert_eq!((verified.size, verified.outside), (9, Some(7)));
+    assert!(verified.size > size && verified.outside == Some(size));
 
     // The old key signs no more.
     fs::rename(folder.join("old.key"), &key).unwrap();
