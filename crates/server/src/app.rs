@@ -254,16 +254,21 @@ impl App {
             dispatcher,
             metrics,
         });
-        app.commands.start();
-        app.letters.take_up();
-        let keeping = Arc::downgrade(&app);
+        app.begin_tasks();
+        Ok(app)
+    }
+
+    /// Begins what goes on by itself until the server stops.
+    fn begin_tasks(self: &Arc<Self>) {
+        self.commands.start();
+        self.letters.take_up();
+        let keeping = Arc::downgrade(self);
         let keeps = move || keeping.upgrade().and_then(|app| app.keeps());
-        tokio::spawn(keep::run(app.letters.clone(), keeps));
-        let timed = Arc::downgrade(&app);
+        tokio::spawn(keep::run(self.letters.clone(), keeps));
+        let timed = Arc::downgrade(self);
         tokio::spawn(timer::run(move || {
             timed.upgrade().and_then(|app| app.timed())
         }));
-        Ok(app)
     }
 
     /// How long destinations keep their dead letters, where they do not do so for ever; `None` once the server

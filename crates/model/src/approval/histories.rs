@@ -191,6 +191,19 @@ impl Subject {
         }
     }
 
+    fn edit(&mut self, who: usize, amount: usize) {
+        self.amount = AMOUNTS[amount];
+        self.version += 1;
+        self.editors.push(PEOPLE[who].0.to_owned());
+        let by = actor(PEOPLE[who].0, PEOPLE[who].1);
+        let new = self.digest();
+        let old = self.request.take();
+        let void = old.and_then(|request| request.void(&Void::Edited { by, new }));
+        self.request = void.map(|progress| progress.request);
+        let verdict = self.verdict();
+        self.open(&verdict);
+    }
+
     fn reconsider(&mut self, moved: bool) {
         let verdict = self.verdict();
         let request = self.request.as_ref();
@@ -328,74 +341,8 @@ fn run(ops: &[Op], amount: usize) -> Result<(), TestCaseError> {
                 Some(&decision) => decision,
                 None => continue,
             },
-            Op::Edit { who, amount } => {
-                if waiting && PEOPLE[who].1 == ActorKind::Person {
-                    subject.amount = AMOUNTS[amount];
-                    subject.version += 1;
-                    subject.editors.push(PEOPLE[who].0.to_owned());
-                    let by = actor(PEOPLE[who].0, PEOPLE[who].1);
-                    let new = subject.digest();
-                    let old = subject.request.take();
-                    subject.request = old
-                        .and_then(|request| request.void(&Void::Edited { by, new }))
-                        .map(|progress| progress.request);
-                    let verdict = subject.verdict();
-                    subject.open(&verdict);
-                    oracle.wanted_by.push(who);
-                    let level = Oracle::level_of(subject.policies, subject.amount);
-                    oracle.ask(level, subject.now);
-                }
-                check(&subject, &mut oracle)?;
-                continue;
-            }
-            Op::Wait { hours } => {
-                subject.now += hours * HOUR;
-                subject.elapse();
-                // The timer runs once for each deadline that passed.
-                let escalated = subject.now >= oracle.asked_at + 48 * HOUR;
-                if waiting && oracle.level >= 2 && escalated && subject.pending() {
-                    // Its second deadline counts from when it was noticed.
-                    let due = subject.request.as_ref().map(|request| request.due_at);
-                    let due = due.map_or(0, |due| due.as_micros() / 1_000_000);
-                    prop_assert!(due > subject.now && due <= subject.now + 48 * HOUR);
-                    oracle.asked_at = due - 96 * HOUR;
-                }
-                if waiting && oracle.level >= 2 && subject.now >= oracle.asked_at + 96 * HOUR {
-                    oracle.over = true;
-                    prop_assert!(subject.ended, "a request outlived its time");
-                }
-                check(&subject, &mut oracle)?;
-                continue;
-            }
-            Op::Reload { policies } => {
-                subject.policies = policies;
-                let level = Oracle::level_of(policies, subject.amount);
-                if waiting && level > oracle.level {
-                    oracle.ask(level, subject.now);
-                }
-                subject.reconsider(false);
-                check(&subject, &mut oracle)?;
-                continue;
-            }
-            Op::Move => {
-                if waiting {
-                    let level = Oracle::level_of(subject.policies, subject.amount);
-                    oracle.ask(level.max(oracle.level), subject.now);
-                }
-                subject.reconsider(true);
-                check(&subject, &mut oracle)?;
-                continue;
-            }
-            Op::Cancel => {
-                let why = Void::Cancelled {
-                    by: actor("emil", ActorKind::Person),
-                    reason: String::new(),
-                };
-                if let Some(progress) = subject.request.as_ref().and_then(|r| r.void(&why)) {
-                    subject.request = Some(progress.request);
-                    subject.ended = true;
-                    oracle.over = true;
-                }
+            Op::Edit { .. } | Op::Wait { .. } | Op::Reload { .. } | Op::Move | Op::Cancel => {
+                disturb(op, &mut subject, &mut oracle)?;
                 check(&subject, &mut oracle)?;
                 continue;
             }
@@ -417,6 +364,66 @@ fn run(ops: &[Op], amount: usize) -> Result<(), TestCaseError> {
             prop_assert_eq!(subject.refusals, refusals + 1, "a refusal without a record");
         }
         check(&subject, &mut oracle)?;
+    }
+    Ok(())
+}
+
+/// Something other than a decision happens, to the subject and to the story.
+fn disturb(op: &Op, subject: &mut Subject, oracle: &mut Oracle) -> Result<(), TestCaseError> {
+    let waiting = subject.pending();
+    match *op {
+        Op::Edit { who, amount } => {
+            if waiting && PEOPLE[who].1 == ActorKind::Person {
+                subject.edit(who, amount);
+                oracle.wanted_by.push(who);
+                let level = Oracle::level_of(subject.policies, subject.amount);
+                oracle.ask(level, subject.now);
+            }
+        }
+        Op::Wait { hours } => {
+            subject.now += hours * HOUR;
+            subject.elapse();
+            // The timer runs once for each deadline that passed.
+            let escalated = subject.now >= oracle.asked_at + 48 * HOUR;
+            if waiting && oracle.level >= 2 && escalated && subject.pending() {
+                // Its second deadline counts from when it was noticed.
+                let due = subject.request.as_ref().map(|request| request.due_at);
+                let due = due.map_or(0, |due| due.as_micros() / 1_000_000);
+                prop_assert!(due > subject.now && due <= subject.now + 48 * HOUR);
+                oracle.asked_at = due - 96 * HOUR;
+            }
+            if waiting && oracle.level >= 2 && subject.now >= oracle.asked_at + 96 * HOUR {
+                oracle.over = true;
+                prop_assert!(subject.ended, "a request outlived its time");
+            }
+        }
+        Op::Reload { policies } => {
+            subject.policies = policies;
+            let level = Oracle::level_of(policies, subject.amount);
+            if waiting && level > oracle.level {
+                oracle.ask(level, subject.now);
+            }
+            subject.reconsider(false);
+        }
+        Op::Move => {
+            if waiting {
+                let level = Oracle::level_of(subject.policies, subject.amount);
+                oracle.ask(level.max(oracle.level), subject.now);
+            }
+            subject.reconsider(true);
+        }
+        Op::Cancel => {
+            let why = Void::Cancelled {
+                by: actor("emil", ActorKind::Person),
+                reason: String::new(),
+            };
+            if let Some(progress) = subject.request.as_ref().and_then(|r| r.void(&why)) {
+                subject.request = Some(progress.request);
+                subject.ended = true;
+                oracle.over = true;
+            }
+        }
+        Op::Approve { .. } | Op::Reject { .. } | Op::Replay { .. } => {}
     }
     Ok(())
 }
