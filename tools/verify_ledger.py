@@ -156,7 +156,7 @@ def read_leaves(file, checkpoint, outside, first):
         size += 1
         grow(tree, size, bytes.fromhex(line.decode()))
     good = line == b"" and size == checkpoint.size and root_of(tree) == checkpoint.root
-    return file if good and file.seek(65 * first) >= 0 else None, outside_root
+    return file if good and file.seek(65 * min(first, size)) >= 0 else None, outside_root
 
 # RFC 6962's tree, kept as the roots of its full subtrees, the largest first.
 def node(left, right): return hashlib.sha256(b"\x01" + left + right).digest()
