@@ -28,6 +28,7 @@ mod letters;
 mod limits;
 mod lost_answers;
 mod network_faults;
+mod outbox_recipes;
 mod quotas;
 mod reload;
 mod replays;
