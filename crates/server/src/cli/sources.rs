@@ -75,7 +75,9 @@ fn check(answer: &Value, output: &mut Output) -> Result<(), Failure> {
             cell(finding, "problem")
         ));
         if let Some(sql) = finding.get("sql").and_then(Value::as_str) {
-            output.line(sql);
+            for line in sql.lines() {
+                output.line(line);
+            }
         }
     }
     if answer.get("ready") == Some(&Value::Bool(true)) {

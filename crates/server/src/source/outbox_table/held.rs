@@ -60,9 +60,10 @@ impl Held {
         self.rows.len() >= REFUSED_MAX
     }
 
-    /// Notes a refused row; later rows of its key wait from now on.
-    pub(super) fn hold(&mut self, row: &Row, refusal: &Refusal, now: Timestamp) {
+    /// Notes a refused row; later rows of its key wait from now on. Answers whether it was not refused before.
+    pub(super) fn hold(&mut self, row: &Row, refusal: &Refusal, now: Timestamp) -> bool {
         let id = row.id.clone().unwrap_or_default();
+        let is_new = !self.since.contains_key(&id);
         let since = *self.since.entry(id.clone()).or_insert(now);
         self.tried.get_or_insert_with(Instant::now);
         let key = row.key.clone().filter(|key| !key.is_empty());
@@ -77,6 +78,7 @@ impl Held {
             Some(_) => {}
             None => drop(self.places.insert(row.place.clone())),
         }
+        is_new
     }
 
     /// When to try all of them again, where there are any.

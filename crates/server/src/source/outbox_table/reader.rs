@@ -77,6 +77,7 @@ impl Reading {
             stopped,
             held: Held::default(),
             failures: 0,
+            count_at: Instant::now(),
         };
         Self {
             standing,
@@ -118,6 +119,8 @@ struct Task {
     held: Held,
     /// Attempts that failed one after the other.
     failures: u32,
+    /// When to count next what waits.
+    count_at: Instant,
 }
 
 /// Why reading from a connection ended.
@@ -214,7 +217,7 @@ impl Task {
             mut settler,
             mut waker,
         } = connected;
-        let mut count_at = Instant::now();
+        self.count_at = Instant::now();
         let mut open_wait = OPEN_FIRST;
         loop {
             if self.held.due().is_some_and(|due| due <= Instant::now()) {
@@ -226,12 +229,8 @@ impl Task {
             };
             self.standing.refused(self.held.rows());
             self.failures = 0;
-            if count_at <= Instant::now() {
-                match within(self.config.timeout, settler.lag()).await {
-                    Ok(lag) => self.standing.counted(lag, self.around.clock.now()),
-                    Err(trouble) => return Ended::Trouble(trouble),
-                }
-                count_at = Instant::now() + COUNT_EVERY;
+            if let Err(trouble) = self.count_if_due(&mut *settler).await {
+                return Ended::Trouble(trouble);
             }
             let Some(wait) = self.wait_after(&swept, &mut open_wait) else {
                 return Ended::Stopped;
@@ -239,7 +238,7 @@ impl Task {
             if wait.is_zero() {
                 continue;
             }
-            let mut until = (Instant::now() + wait).min(count_at);
+            let mut until = (Instant::now() + wait).min(self.count_at);
             if let Some(due) = self.held.due() {
                 until = until.min(due);
             }
@@ -255,6 +254,17 @@ impl Task {
                 _ = stopped.wait_for(|stop| *stop) => return Ended::Stopped,
             }
         }
+    }
+
+    /// Counts what waits in the table, where it was not done for a while.
+    async fn count_if_due(&mut self, settler: &mut dyn Settler) -> Result<(), Trouble> {
+        if self.count_at > Instant::now() {
+            return Ok(());
+        }
+        let lag = within(self.config.timeout, settler.lag()).await?;
+        self.standing.counted(lag, self.around.clock.now());
+        self.count_at = Instant::now() + COUNT_EVERY;
+        Ok(())
     }
 
     /// How long to wait before the next sweep; `None`: there is none.
@@ -313,8 +323,16 @@ impl Task {
             settling = outcome.accepted;
             let now = self.around.clock.now();
             for (row, refusal) in &outcome.refused {
-                self.held.hold(row, refusal, now);
+                if self.held.hold(row, refusal, now) {
+                    let (source, id) = (self.config.name.as_str(), row.id.as_deref());
+                    tracing::warn!(source, id, reason = %refusal, "a row is refused and stays");
+                }
             }
+            // A sweep of a large table is long.
+            if !outcome.refused.is_empty() {
+                self.standing.refused(self.held.rows());
+            }
+            self.count_if_due(settler).await?;
             let stops = *self.stopped.borrow();
             let next = match following {
                 Some(next) if outcome.later.is_none() && !stops && !self.held.is_full() => next,
@@ -364,11 +382,7 @@ impl Task {
         for (row, result) in rows.into_iter().zip(results) {
             match result {
                 RowResult::Accepted => outcome.accepted.push(row.place),
-                RowResult::Refused(refusal) => {
-                    let (source, id) = (self.config.name.as_str(), row.id.as_deref());
-                    tracing::warn!(source, id, reason = %refusal, "a row is refused and stays");
-                    outcome.refused.push((row, refusal));
-                }
+                RowResult::Refused(refusal) => outcome.refused.push((row, refusal)),
                 RowResult::Later(refusal) => outcome.later = Some(refusal),
                 RowResult::Behind => {}
             }

@@ -60,9 +60,11 @@ async fn connections_that_are_ended_cost_no_row_and_bring_no_ghost() {
         real.run(&sql).await;
         if number % 60 == 59 {
             real.run(
+                // The one that reads, and the one that settles; others have connections of that name, too.
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                 WHERE application_name = 'wayhold erp' \
-                   AND (query LIKE '%{t}%' OR query LIKE '%wayhold_%')",
+                 WHERE application_name = 'wayhold erp' AND (query LIKE '%{t}%' OR pid IN (\
+                     SELECT pid FROM pg_locks \
+                     WHERE locktype = 'advisory' AND objid = '{t}'::regclass::oid))",
             )
             .await;
         }
