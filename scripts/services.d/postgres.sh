@@ -62,7 +62,11 @@ postgres_bury() {
     for ((waited = 0; waited < 50; waited++)); do
         left=()
         for cwd in /proc/[0-9]*/cwd; do
-            [ "$(readlink "$cwd" 2>/dev/null)" != "$dir/data" ] || left+=("$(basename "${cwd%/cwd}")")
+            # Asked without another process for each: a busy machine has many.
+            if [ "$cwd" -ef "$dir/data" ]; then
+                cwd=${cwd%/cwd}
+                left+=("${cwd##*/}")
+            fi
         done
         [ ${#left[@]} -gt 0 ] || break
         # Those of this data folder, whose server is dead.

@@ -186,8 +186,12 @@ fn episode(case: Case, seed: u64, count: u64) -> String {
             Reader::prepare(&folder, &database, &url, case.mode())
         })
         .collect();
-    for reader in &mut readers {
+    for (number, reader) in readers.iter_mut().enumerate() {
         reader.server.start();
+        // Another one stands by.
+        if number == 0 {
+            reader.await_reading();
+        }
     }
     let begun = Instant::now();
     let writers = Writers::start(&database, seed, count);

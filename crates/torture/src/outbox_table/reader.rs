@@ -92,6 +92,21 @@ impl Reader {
         Self { server }
     }
 
+    /// Waits until it reads: from then on it sees every commit.
+    pub fn await_reading(&self) {
+        let begun = Instant::now();
+        loop {
+            let said = sources(&self.server);
+            if said[0]["state"] == "reading" {
+                return;
+            }
+            if begun.elapsed() > PATIENCE {
+                self.server.fail(&format!("does not begin to read: {said}"));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
     /// What arrived, repeats included.
     pub fn arrived(&self) -> Vec<Arrived> {
         let text = std::fs::read_to_string(self.server.archive()).unwrap_or_default();

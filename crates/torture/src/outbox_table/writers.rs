@@ -22,8 +22,8 @@ const SQLITE_HURRY: u32 = 20;
 /// How long a client waits before it knocks again at a database that is away.
 const KNOCK_EVERY: Duration = Duration::from_millis(50);
 
-/// How long a database may be away before the harness gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a database may be away before the harness gives up: longer than it may take to start.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Writers at work.
 pub struct Writers {
@@ -60,9 +60,10 @@ impl Writers {
         Self { shared, threads }
     }
 
-    /// Whether transactions are left to begin.
+    /// Whether transactions are left to begin, and somebody is there to begin them.
     pub fn are_busy(&self) -> bool {
-        self.shared.next.load(Ordering::Relaxed) < self.shared.count
+        let is_left = self.shared.next.load(Ordering::Relaxed) < self.shared.count;
+        is_left && self.threads.iter().any(|thread| !thread.is_finished())
     }
 
     /// When each was under way, once all have ended.
