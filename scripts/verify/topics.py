@@ -111,6 +111,19 @@ def read(servers: str, topic: str) -> int:
     return 0
 
 
+def show(servers: str, topic: str) -> int:
+    """Prints every record with all that it holds, texts as they are; null is a value that is not there."""
+    for record in records_of(servers, topic):
+        line = {
+            "key": record.key.decode() if record.key is not None else None,
+            "headers": [[name, value.decode()] for name, value in record.headers],
+            "value": record.value.decode() if record.value is not None else None,
+            "timestamp": record.timestamp,
+        }
+        print(json.dumps(line))
+    return 0
+
+
 def records_of(servers: str, topic: str):
     """All records that the topic has now, in order within each partition."""
     consumer = KafkaConsumer(
@@ -165,7 +178,7 @@ def forbid(servers: str, *topics: str) -> int:
     return 0
 
 
-VERBS = {"check": check, "read": read, "create": create, "forbid": forbid}
+VERBS = {"check": check, "read": read, "show": show, "create": create, "forbid": forbid}
 
 if __name__ == "__main__":
     verb, *arguments = sys.argv[1:] or [""]

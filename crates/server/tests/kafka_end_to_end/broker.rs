@@ -119,6 +119,15 @@ impl Broker {
             .collect()
     }
 
+    /// Every record of a topic with all that it holds: key, headers in order, value, timestamp.
+    pub(crate) fn show(&self, topic: &str) -> Vec<Value> {
+        let output = client(&["show", &self.servers, topic]);
+        assert!(output.status.success(), "{topic}: {}", errors(&output));
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let records = lines.lines().map(serde_json::from_str);
+        records.collect::<Result<_, _>>().unwrap()
+    }
+
     fn service(&self, arguments: &[&str]) -> String {
         let folder = self
             .own

@@ -18,6 +18,7 @@ mod support;
 
 mod arrival;
 mod broker;
+mod debezium;
 mod isolation;
 mod judge;
 mod load;
