@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use wayhold_model::route::ROUTES_MAX;
+
 use crate::config::approving::ApprovingConfig;
 use crate::config::commands::CommandKind;
 use crate::config::destination::DestinationConfig;
@@ -164,6 +166,12 @@ fn read_config(section: &mut Section<'_, '_, '_>, no_auth: bool) -> Config {
     let kinds: Vec<_> = commands.iter().map(|kind| kind.name.clone()).collect();
     let rules = section.table(RULES, |section| read_rules(section, &kinds));
     routes.extend(routes_of(&rules));
+    if routes.len() > ROUTES_MAX {
+        section.problem(
+            RULES,
+            format!("expected at most {ROUTES_MAX} of routes and rules together"),
+        );
+    }
     let approving = ApprovingConfig::read(section, &names);
     if names.is_empty() {
         section.problem("destinations", "expected at least one destination");
