@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::brake::Brake;
 use super::client::{Client, ServerArguments, path, with_query};
+use super::evidence;
 use super::exit::{Exit, Failure};
 use super::output::{Output, cell, items};
 use super::paging::follow;
@@ -33,6 +34,12 @@ enum Verb {
         /// Longest to wait for its end, such as 30s.
         #[arg(long)]
         wait: Option<String>,
+        /// On one page, from the ledger: what was asked and why, who allowed it, what was sent and what came back.
+        #[arg(long, conflicts_with = "wait")]
+        evidence: bool,
+        /// The page as HTML.
+        #[arg(long, requires = "evidence")]
+        html: bool,
     },
     /// Take a command back of which nothing has happened yet.
     Cancel(Act),
@@ -127,7 +134,13 @@ impl Commands {
             Verb::Brake(brake) => brake.run(&mut client, output).await,
             Verb::Propose(proposal) => propose(&mut client, *proposal, output).await,
             Verb::List(which) => list(&mut client, &which, output).await,
-            Verb::Show { id, wait } => show(&mut client, &id, wait.as_deref(), output).await,
+            Verb::Show {
+                id,
+                evidence: true,
+                html,
+                ..
+            } => evidence::show(&mut client, &id, html, output).await,
+            Verb::Show { id, wait, .. } => show(&mut client, &id, wait.as_deref(), output).await,
             Verb::Cancel(act) => {
                 let command = acted(&mut client, &act, "cancel").await?;
                 output.json(&command);

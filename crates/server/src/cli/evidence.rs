@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 
-use super::client::{Client, ServerArguments};
+use super::client::{Client, path, with_query};
 use super::exit::{Exit, Failure};
 use super::output::Output;
 
@@ -13,13 +13,12 @@ use super::output::Output;
 /// # Errors
 /// When no server answers, or it knows no such command.
 pub async fn show(
-    server: &ServerArguments,
+    client: &mut Client,
     command: &str,
     as_html: bool,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let mut client = Client::new(server)?;
-    let path = format!("/v1/commands/{command}/evidence");
+    let path = path(["v1", "commands", command, "evidence"]);
     // Asked for as JSON first: a refusal then has its own words, and its own exit code.
     let page = client.get(&path).await?;
     if output.is_json() {
@@ -28,7 +27,7 @@ pub async fn show(
     }
     let format = if as_html { "html" } else { "text" };
     let mut request = Request::new(Full::new(Bytes::new()));
-    *request.uri_mut() = format!("{path}?format={format}")
+    *request.uri_mut() = with_query(path, &[("format", format)])
         .parse()
         .map_err(|_| Failure::usage(format!("{command}: not the id of a command")))?;
     let answer = client.request(request).await?;

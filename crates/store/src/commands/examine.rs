@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::counts::Counts;
 use super::file::{self, FORMAT, PROFILE, is_empty};
+use super::ledger;
 use crate::connection::{self, Access, ConnectionError};
 
 /// The file as it lies on the disk.
@@ -44,6 +45,11 @@ pub(crate) fn examine(directory: &Path) -> Result<Option<Examined>, ConnectionEr
                 "{there} commands are {name}, and {counted} are counted"
             ));
         }
+    }
+    let most = usize::try_from(SENTENCES_MAX).unwrap_or(usize::MAX);
+    match ledger::unsound(&connection, most) {
+        Ok(found) => unsound.extend(found),
+        Err(error) => unsound.push(format!("the ledger cannot be read: {error}")),
     }
     Ok(Some(Examined {
         path,

@@ -40,10 +40,10 @@ impl Show {
     /// # Errors
     /// When no server answers, or it refuses.
     pub(super) async fn run(self, output: &mut Output) -> Result<(), Failure> {
-        if let (true, Some(command)) = (self.evidence, &self.command) {
-            return evidence::show(&self.server, command, self.html, output).await;
-        }
         let mut client = Client::new(&self.server)?;
+        if let (true, Some(command)) = (self.evidence, &self.command) {
+            return evidence::show(&mut client, command, self.html, output).await;
+        }
         if let Some(idx) = self.idx {
             let record = client.get(&format!("/v1/ledger/{idx}")).await?;
             output.json(&record);

@@ -10,12 +10,14 @@ mod payloads;
 mod retention;
 
 mod file;
+mod soundness;
 
 pub use file::LedgerFile;
 pub use keys::KeyOfLedger;
 pub use payloads::{Payload, random_salt};
 pub use records::RecordRow;
 pub use retention::Retained;
+pub(super) use soundness::unsound;
 pub(super) use tree::restore;
 
 pub(super) const SCHEMAS: [&str; 5] = [

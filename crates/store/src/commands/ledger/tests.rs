@@ -276,3 +276,32 @@ async fn keys_and_the_newest_checkpoint_are_kept() {
     let (size, _, note) = commands.read(|view| view.checkpoint()).unwrap().unwrap();
     assert_eq!((size, note.as_str()), (2, "second"));
 }
+
+#[tokio::test]
+async fn a_record_or_a_hash_that_was_changed_in_the_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path(), 1_000);
+    fill(&commands, 0, 300).await;
+    commands.stop();
+    let unsound = || {
+        super::super::examine(folder.path())
+            .unwrap()
+            .unwrap()
+            .unsound
+    };
+    assert_eq!(unsound(), Vec::<String>::new());
+    let file = rusqlite::Connection::open(folder.path().join("commands.db")).unwrap();
+    let change = |statement: &str| assert_eq!(file.execute(statement, []).unwrap(), 1);
+    change("UPDATE ledger SET record = record || X'20' WHERE idx = 7");
+    change("DELETE FROM ledger WHERE idx = 290");
+    change("UPDATE ledger_tiles SET hashes = zeroblob(8192) WHERE level = 0");
+    let found = unsound();
+    for (found, words) in
+        found
+            .iter()
+            .zip(["record 7 ", "before record 291 ", "hashes 0 of level 0 "])
+    {
+        assert!(found.contains(words), "{found}");
+    }
+    assert_eq!(found.len(), 3);
+}
