@@ -2,6 +2,7 @@
 //! listens.
 
 use std::convert::Infallible;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,8 +19,9 @@ const SLOW: Duration = Duration::from_secs(2);
 /// Between two bytes of an answer that drips.
 const DRIP: Duration = Duration::from_millis(100);
 
-/// Bytes of an answer that nobody asked for so much of.
-const HUGE: usize = 4 * 1024 * 1024;
+/// An answer that nobody asked for so much of, made once: making it anew each time would cost the receiver, which shares
+/// the processor, more than sending what is read of it.
+static HUGE: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(vec![b'x'; 4 * 1024 * 1024]));
 
 /// What an answer carries.
 pub type Body = BoxBody<Bytes, Infallible>;
@@ -91,7 +93,7 @@ impl Way {
             Self::Slow => tokio::time::sleep(SLOW).await,
             Self::Drips => *response.body_mut() = dripping(),
             Self::Huge => {
-                *response.body_mut() = Full::new(Bytes::from(vec![b'x'; HUGE])).boxed();
+                *response.body_mut() = Full::new(Bytes::clone(&HUGE)).boxed();
             }
             Self::Throttled => {
                 let headers = response.headers_mut();
