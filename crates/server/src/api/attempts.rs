@@ -35,6 +35,8 @@ struct AttemptBody {
     location: Option<Box<str>>,
     partition: Option<i32>,
     offset: Option<i64>,
+    /// The replay that it was made for; `null` for the event's own delivery.
+    replay: Option<u64>,
 }
 
 impl AttemptBody {
@@ -56,6 +58,7 @@ impl AttemptBody {
             location,
             partition,
             offset,
+            replay: entry.replay,
         }
     }
 }

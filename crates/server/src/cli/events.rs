@@ -156,6 +156,7 @@ async fn attempts(
         "location",
         "partition",
         "offset",
+        "replay",
     ];
     let rows = items(&answer).iter();
     let rows: Vec<_> = rows
@@ -174,6 +175,7 @@ async fn attempts(
             "LOCATION",
             "PARTITION",
             "OFFSET",
+            "REPLAY",
         ],
         &rows,
     );

@@ -10,6 +10,7 @@ pub mod snapshot;
 
 mod attempt;
 mod lane;
+mod on_record;
 mod order;
 mod pace;
 mod steady;

@@ -26,6 +26,7 @@ use tracing::{debug, error, info, warn};
 use wayhold_model::breaker::BreakerPolicy;
 use wayhold_model::rate::Rate;
 use wayhold_model::{Clock, Timestamp};
+use wayhold_store::attempt_log::{AttemptEntry, AttemptLog};
 use wayhold_store::catalog::{
     ReplayCounts, ReplayProgress, ReplayRecord, ReplayState, SelectedSize,
 };
@@ -72,6 +73,8 @@ pub struct ReplayParts {
     pub services: Services,
     /// Where events lie.
     pub store: Store,
+    /// The record of attempts.
+    pub attempts: AttemptLog,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
     /// Randomness for jitter.
@@ -134,6 +137,9 @@ pub struct ReplayLane {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     metrics: Arc<DestinationMetrics>,
+    attempts: AttemptLog,
+    // Ended since the last batch of outcomes was taken, for the record.
+    recorded: Vec<AttemptEntry>,
     commands: mpsc::Receiver<ReplayCommand>,
     shown: watch::Sender<ReplayLive>,
     steady: Steady,
@@ -184,6 +190,7 @@ impl ReplayLane {
             rate,
             services,
             store,
+            attempts,
             clock,
             entropy,
             metrics,
@@ -210,6 +217,8 @@ impl ReplayLane {
             finished,
             finish,
             outcomes: Vec::new(),
+            attempts,
+            recorded: Vec::new(),
             errands: JoinSet::new(),
             is_preparing: false,
             is_saving: false,

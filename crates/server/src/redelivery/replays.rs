@@ -393,8 +393,7 @@ impl Inner {
             metrics,
             clock,
             entropy,
-            // What is delivered anew is not on the record of the event's own deliveries.
-            attempts: _,
+            attempts,
         } = self.around.clone();
         let destination = store.catalog().destination(record.destination);
         let name = destination
@@ -412,6 +411,7 @@ impl Inner {
             rate,
             services: Arc::clone(&self.services),
             store,
+            attempts,
             clock,
             entropy,
             metrics: metrics.destination(&name),

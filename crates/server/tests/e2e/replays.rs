@@ -351,6 +351,22 @@ fn what_is_refused_becomes_a_letter_of_the_replay_and_what_its_own_lane_owes_is_
         (&json!(12), &json!(12), &json!(12)),
         "{done}"
     );
+    // Its attempts are on record beside the event's own, and name it.
+    let events = server.get("/v1/events?limit=1&order=oldest");
+    let position = events["items"][0]["position"].as_str().unwrap();
+    let on_record = wait_for("the attempt is on record", || {
+        let attempts = server.get(&format!("/v1/events/{position}/attempts"));
+        let first = attempts["items"][0].clone();
+        Some(first).filter(|first| !first.is_null())
+    });
+    assert_eq!(
+        (
+            &on_record["destination"],
+            &on_record["replay"],
+            &on_record["status"]
+        ),
+        (&json!("erp"), &id, &json!(400))
+    );
     // Each is a dead letter that says whose it is, beside every account, and is redriven like any other.
     let letters = server.get("/v1/dead-letters?destination=erp");
     let letters = letters["items"].as_array().unwrap();

@@ -9,13 +9,19 @@ use wayhold_model::{DestinationId, FailureClass, OutcomeKind, Position, Receipt,
 use super::AttemptEntry;
 use crate::connection::{self, Access, ConnectionError, FreePages, Profile};
 use crate::disk::Disk;
-use crate::format::Format;
+use crate::format::{Format, Upgrade};
 
-/// `WHat`.
+/// `WHat`. A file is written by the version that made it alone, and read as it is.
 const FORMAT: Format = Format {
     application_id: 0x5748_6174,
-    upgrades: &[],
+    upgrades: &[
+        // Attempts of replays came.
+        Upgrade::Statements("ALTER TABLE attempts ADD COLUMN replay INTEGER"),
+    ],
 };
+
+/// The version from which attempts of replays are told apart.
+const WITH_REPLAYS: u32 = 2;
 
 const PROFILE: Profile = Profile {
     page_size: 4096,
@@ -30,7 +36,7 @@ CREATE TABLE record(begun INTEGER NOT NULL) STRICT;
 CREATE TABLE attempts(
     generation INTEGER NOT NULL, shard INTEGER NOT NULL, sequence INTEGER NOT NULL,
     destination INTEGER NOT NULL, at INTEGER NOT NULL, number INTEGER NOT NULL, took INTEGER NOT NULL,
-    outcome TEXT NOT NULL, class TEXT, status INTEGER, receipt TEXT,
+    outcome TEXT NOT NULL, class TEXT, status INTEGER, receipt TEXT, replay INTEGER,
     PRIMARY KEY(generation, shard, sequence, destination, at, number)
 ) STRICT, WITHOUT ROWID;
 ";
@@ -63,7 +69,7 @@ impl RecordFile {
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
         {
             let mut insert = transaction.prepare_cached(
-                "INSERT OR IGNORE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )?;
             for entry in entries {
                 let place = entry.position;
@@ -79,6 +85,7 @@ impl RecordFile {
                     entry.class.map(FailureClass::name),
                     entry.status,
                     entry.receipt.as_ref().map(ToString::to_string),
+                    entry.replay.map(u64::cast_signed),
                 ])?;
             }
         }
@@ -95,11 +102,14 @@ impl RecordFile {
 /// The entries of one event, beside the writer.
 pub(super) fn read(path: &Path, position: Position) -> Result<Vec<AttemptEntry>, ConnectionError> {
     let connection = connection::open(path, Access::Read, PROFILE, None)?;
-    FORMAT.of(&connection)?;
-    let mut select = connection.prepare(
-        "SELECT destination, at, number, took, outcome, class, status, receipt FROM attempts
+    let replay = match FORMAT.of(&connection)? {
+        WITH_REPLAYS.. => "replay",
+        _ => "NULL",
+    };
+    let mut select = connection.prepare(&format!(
+        "SELECT destination, at, number, took, outcome, class, status, receipt, {replay} FROM attempts
          WHERE generation = ? AND shard = ? AND sequence = ?",
-    )?;
+    ))?;
     let place = params![
         position.generation.0,
         position.shard.0,
@@ -123,6 +133,7 @@ fn read_row(row: &Row<'_>, position: Position) -> rusqlite::Result<AttemptEntry>
         class: class.and_then(|name| FailureClass::from_name(&name)),
         status: row.get(6)?,
         receipt: receipt.as_deref().and_then(Receipt::parse),
+        replay: row.get::<_, Option<i64>>(8)?.map(i64::cast_unsigned),
     })
 }
 

@@ -47,6 +47,8 @@ pub struct AttemptEntry {
     pub status: Option<i32>,
     /// What the receiver calls what it took, where it said.
     pub receipt: Option<Receipt>,
+    /// The replay that it was made for; `None` for the event's own delivery.
+    pub replay: Option<u64>,
 }
 
 /// How much of the record there is.

@@ -55,6 +55,7 @@ fn entry(sequence: u64, number: u32, at: Timestamp) -> AttemptEntry {
             status: 201,
             location: Some("https://wms.example.com/orders/7".into()),
         }),
+        replay: (number == 3).then_some(77),
     }
 }
 
@@ -97,17 +98,36 @@ fn what_was_recorded_is_found_before_and_after_it_is_written_and_after_a_restart
     record.keeper.flush();
     record.clock.at(2);
     let second = record.add(5, 2);
-    let both = Ok(vec![first, second]);
+    record.clock.at(3);
+    let replayed = record.add(5, 3);
+    let both = Ok(vec![first, second, replayed]);
     assert_eq!(record.keeper.of(position(5)), both);
     record.keeper.flush();
     assert_eq!(record.keeper.of(position(5)), both);
     assert_eq!(record.keeper.of(position(7)), Ok(Vec::new()));
     let figures = record.keeper.figures();
-    assert_eq!((figures.written, figures.dropped), (3, 0));
+    assert_eq!((figures.written, figures.dropped), (4, 0));
     assert!(figures.bytes > 0);
     record.keeper.stop();
     let again = Record::open(record.folder, options(), 3);
     assert_eq!(again.keeper.of(position(5)), both);
+    again.keeper.stop();
+}
+
+#[test]
+fn a_file_from_before_replays_were_recorded_is_read_as_it_is() {
+    let record = Record::open(tempfile::tempdir().unwrap(), options(), 1);
+    let entry = record.add(5, 2);
+    record.keeper.stop();
+    let directory = record.folder.path().join(DIRECTORY);
+    let path = file::path_of(&directory, record.files()[0]);
+    let old = rusqlite::Connection::open(path).unwrap();
+    old.execute_batch("ALTER TABLE attempts DROP COLUMN replay; PRAGMA user_version = 1;")
+        .unwrap();
+    drop(old);
+    let again = Record::open(record.folder, options(), 2);
+    let newer = again.add(5, 3);
+    assert_eq!(again.keeper.of(position(5)), Ok(vec![entry, newer]));
     again.keeper.stop();
 }
 

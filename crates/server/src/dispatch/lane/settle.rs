@@ -2,20 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 use wayhold_model::endurance::Streak;
 use wayhold_model::{Outcome, Receipt, Timestamp};
-use wayhold_store::attempt_log::AttemptEntry;
 use wayhold_store::{AttemptRecord, Resolution, RunState};
 
 use super::LaneTask;
 use super::errand::Done;
-use crate::config::Recorded;
 use crate::dispatch::attempt::{Moment, Reach, Sent, Settled, Weight};
 use crate::dispatch::dispatcher::Halt;
+use crate::dispatch::on_record::{Ended, entry_of};
 use crate::dispatch::pace::Change;
 use crate::dispatch::snapshot::LastError;
 use crate::dispatch::steady::Steady;
@@ -75,27 +73,17 @@ impl LaneTask {
 
     /// Puts an attempt on the record, where the destination asks for it.
     fn record(&mut self, sent: &Sent, outcome: &Outcome, receipt: Option<Receipt>, moment: Moment) {
-        let failure = outcome.failure();
-        if failure.is_none() && self.policy.record == Recorded::Failures {
-            return;
-        }
-        let answered = match &receipt {
-            Some(Receipt::Http { status, .. }) => Some(i32::from(*status)),
-            Some(Receipt::Kafka { .. }) | None => None,
-        };
-        let took = moment.instant.saturating_duration_since(sent.at);
-        self.recorded.push(AttemptEntry {
+        let ended = Ended {
             position: sent.event.position,
             destination: self.record.id,
             number: sent.number(),
             at: moment.wall,
-            // As it is written: the same before and after.
-            duration: Duration::from_micros(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
-            outcome: outcome.kind(),
-            class: failure.map(|failure| failure.class),
-            status: failure.and_then(|failure| failure.status).or(answered),
-            receipt: receipt.filter(|_| failure.is_none()),
-        });
+            took: moment.instant.saturating_duration_since(sent.at),
+            outcome,
+            receipt,
+            replay: None,
+        };
+        self.recorded.extend(entry_of(ended, self.policy.record));
     }
 
     /// Ends a delivery that a stated rule has ended: nothing was sent.

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{debug, warn};
-use wayhold_model::Outcome;
 use wayhold_model::endurance::Streak;
 use wayhold_model::verdict::{Tried, Verdict};
+use wayhold_model::{Outcome, Receipt};
 use wayhold_store::AttemptRecord;
 use wayhold_store::catalog::ReplayState;
 
 use super::window::{Tries, Turn};
 use super::{Flying, ReplayLane, errand};
+use crate::dispatch::on_record::{Ended, entry_of};
 use crate::sink::{Finished, Said};
 
 impl ReplayLane {
@@ -19,7 +20,9 @@ impl ReplayLane {
         for Finished {
             token,
             outcome,
-            said: Said { quotas, .. },
+            said: Said {
+                quotas, receipt, ..
+            },
         } in std::mem::take(&mut self.outcomes)
         {
             if let Some(Flying { turn, sent_at }) = self.flight.remove(&token) {
@@ -27,9 +30,30 @@ impl ReplayLane {
                     self.pace
                         .note_quotas(&quotas, self.flight.len(), self.now());
                 }
-                self.settle(&turn, &outcome, sent_at.elapsed());
+                let took = sent_at.elapsed();
+                self.note(&turn, &outcome, receipt, took);
+                self.settle(&turn, &outcome, took);
             }
         }
+        if !self.recorded.is_empty() {
+            self.attempts.add(&mut self.recorded);
+        }
+    }
+
+    /// Puts an attempt on the record, where the destination asks for it.
+    fn note(&mut self, turn: &Turn, outcome: &Outcome, receipt: Option<Receipt>, took: Duration) {
+        let Some(service) = &self.service else { return };
+        let ended = Ended {
+            position: turn.event.position,
+            destination: self.record.destination,
+            number: turn.tries.attempts.saturating_add(1),
+            at: self.clock.now(),
+            took,
+            outcome,
+            receipt,
+            replay: Some(self.record.id),
+        };
+        self.recorded.extend(entry_of(ended, service.policy.record));
     }
 
     fn settle(&mut self, turn: &Turn, outcome: &Outcome, took: Duration) {
