@@ -74,6 +74,38 @@ fn source(server: &Server) -> Value {
     server.get("/v1/status")["sources"][0].clone()
 }
 
+fn make(url: &str, table: &str) {
+    psql(
+        url,
+        &format!(
+            "CREATE TABLE {table} (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), \
+             aggregatetype varchar(255) NOT NULL, aggregateid varchar(255) NOT NULL, \
+             type varchar(255) NOT NULL, payload jsonb, \
+             position bigint GENERATED ALWAYS AS IDENTITY UNIQUE)"
+        ),
+    );
+}
+
+fn insert(url: &str, table: &str, kind: &str, key: &str, number: u32) {
+    psql(
+        url,
+        &format!(
+            "BEGIN; INSERT INTO {table} (aggregatetype, aggregateid, type, payload) \
+             VALUES ('order', '{key}', '{kind}', '{{\"n\": {number}}}'); COMMIT"
+        ),
+    );
+}
+
+/// What leaves the configuration is not read any more.
+fn leave(dir: &Path, server: &Server) {
+    let text = std::fs::read_to_string(dir.join("wayhold.toml")).unwrap();
+    let end = text.find("[destinations").unwrap();
+    std::fs::write(dir.join("wayhold.toml"), text.split_at(end).1).unwrap();
+    server.post("/v1/config/reload", "");
+    let status = server.get("/v1/status");
+    assert_eq!(status["sources"], Value::Array(Vec::new()));
+}
+
 #[test]
 fn rows_are_delivered_and_one_that_is_refused_waits_for_a_route() {
     let Some(url) = real_postgres() else {
@@ -96,15 +128,7 @@ fn rows_are_delivered_and_one_that_is_refused_waits_for_a_route() {
         "{}",
         stdout(&told)
     );
-    psql(
-        &url,
-        &format!(
-            "CREATE TABLE {table} (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), \
-             aggregatetype varchar(255) NOT NULL, aggregateid varchar(255) NOT NULL, \
-             type varchar(255) NOT NULL, payload jsonb, \
-             position bigint GENERATED ALWAYS AS IDENTITY UNIQUE)"
-        ),
-    );
+    make(&url, &table);
     let told = check();
     assert_eq!(told.status.code(), Some(0), "{}", stdout(&told));
     // Only advice is left, and the whole answer is something that the database takes (but for ending what other
@@ -114,22 +138,13 @@ fn rows_are_delivered_and_one_that_is_refused_waits_for_a_route() {
         .lines()
         .filter(|line| !line.contains("pg_terminate_backend"));
     psql(&url, &own.collect::<Vec<_>>().join("\n"));
-    let insert = |kind: &str, key: &str, number: u32| {
-        psql(
-            &url,
-            &format!(
-                "BEGIN; INSERT INTO {table} (aggregatetype, aggregateid, type, payload) \
-                 VALUES ('order', '{key}', '{kind}', '{{\"n\": {number}}}'); COMMIT"
-            ),
-        )
-    };
     for (kind, key, number) in [
         ("created", "a", 1),
         ("odd", "b", 2),
         ("paid", "b", 3),
         ("paid", "a", 4),
     ] {
-        insert(kind, key, number);
+        insert(&url, &table, kind, key, number);
     }
     wait_until("two are delivered", || delivered(dir).len() == 2);
     wait_until("one is refused", || source(&server)["refused"] == 1);
@@ -169,15 +184,7 @@ fn rows_are_delivered_and_one_that_is_refused_waits_for_a_route() {
     let unknown = run(dir, &["sources", "check", "absent", "--server", &address]);
     assert_eq!(unknown.status.code(), Some(4));
 
-    // What leaves the configuration is not read any more, and its lock is free.
-    let text = std::fs::read_to_string(dir.join("wayhold.toml")).unwrap();
-    let end = text.find("[destinations").unwrap();
-    std::fs::write(dir.join("wayhold.toml"), &text[end..]).unwrap();
-    server.post("/v1/config/reload", "");
-    assert_eq!(
-        server.get("/v1/status")["sources"],
-        Value::Array(Vec::new())
-    );
+    leave(dir, &server);
     assert!(server.terminate().success());
     psql(&url, &format!("DROP TABLE {table}"));
 }

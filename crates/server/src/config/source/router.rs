@@ -150,7 +150,8 @@ fn read_topic(section: &mut Section<'_, '_, '_>) -> Option<TopicRule> {
         Err(error) => {
             // Its first line says where; the rest draws it.
             let told = error.to_string();
-            let reason = told.lines().last().unwrap_or_default().to_owned();
+            let reason = told.lines().last().unwrap_or_default();
+            let reason = reason.trim_start_matches("error: ").to_owned();
             section.problem(
                 "route.topic.regex",
                 format!("expected a regular expression: {reason}"),

@@ -129,7 +129,7 @@ impl Side {
             };
             rows.iter().filter(waits).cloned().collect()
         });
-        let is_open = |row: &Row| matches!(row.place, Place::Number(n) if n as usize >= open);
+        let is_open = |row: &Row| matches!(row.place, Place::Number(n) if usize::try_from(n).is_ok_and(|n| n >= open));
         let mut rows: Vec<_> = sweep.iter().take(BATCH).cloned().collect();
         let rest: Vec<_> = sweep.iter().skip(BATCH).cloned().collect();
         let mut end = match rest.is_empty() {

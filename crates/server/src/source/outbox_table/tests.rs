@@ -120,7 +120,8 @@ async fn a_store_without_room_stops_reading_and_nothing_else() {
 
 #[tokio::test]
 async fn a_lost_connection_costs_nothing_wherever_it_is_lost() {
-    for breaks_after in 1..6 {
+    // As many batches as the rows have.
+    for breaks_after in 1..5 {
         for loses_settling in [false, true] {
             let (fake, memory) = (Fake::new(), Arc::new(Memory::default()));
             fake.breaks_after.store(breaks_after, Ordering::Relaxed);
@@ -199,7 +200,7 @@ fn a_row_becomes_an_event_by_the_layout() {
     assert_eq!(
         told(&mapping(""), &plain),
         "e1 //erp/outbox/outboxevent/order OrderCreated \"7\" \"7\" \"\" \"application/json\" \
-         {\"aggregatetype\":\"order\",\"partitionkey\":\"7\"} {\"n\":1}"
+         {\"partitionkey\":\"7\",\"aggregatetype\":\"order\"} {\"n\":1}"
     );
     let mut timed = plain.clone();
     timed.timestamp = Some("2026-01-31T12:00:00.000000Z".to_owned());
@@ -212,7 +213,7 @@ fn a_row_becomes_an_event_by_the_layout() {
             &timed
         ),
         "e1 //shop/outbox/events/a%20b%2Fc OrderCreated \"7\" \"7\" \"2026-01-31T12:00:00.000000Z\" \
-         \"text/plain; charset=utf-8\" {\"aggregatetype\":\"a b/c\",\"partitionkey\":\"7\",\
+         \"text/plain; charset=utf-8\" {\"partitionkey\":\"7\",\"aggregatetype\":\"a b/c\",\
          \"schemaversion\":\"3\"} hello"
     );
 }
@@ -229,8 +230,8 @@ fn the_routers_options_say_what_they_say_there() {
                   \"type:header:eventType,n:envelope:theN,ct:header:datacontenttype\"";
     assert!(
         told(&mapping(placed), &row).ends_with(
-            "\"text/x\" {\"aggregatetype\":\"order\",\"partitionkey\":\"7\",\
-             \"eventtype\":\"OrderCreated\"} {\"payload\":\"{\\\"n\\\":1}\",\"theN\":12}"
+            "\"text/x\" {\"partitionkey\":\"7\",\"eventtype\":\"OrderCreated\",\
+             \"aggregatetype\":\"order\"} {\"payload\":\"{\\\"n\\\":1}\",\"theN\":12}"
         ),
         "{}",
         told(&mapping(placed), &row)

@@ -137,21 +137,27 @@ pub(super) async fn prepare(
     table: &Table,
 ) -> Result<Note, Trouble> {
     let publication = quoted(&config.publication);
-    let comment: Option<Option<String>> = sqlx::query_scalar(
+    let row = sqlx::query(
         "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = $1",
     )
     .bind(&config.publication)
     .fetch_optional(&mut *connection)
     .await
     .map_err(trouble)?;
-    if comment.is_none() {
-        let table = &table.name;
-        let create = format!(
-            "CREATE PUBLICATION {publication} FOR TABLE ONLY {table} WITH (publish = 'insert')"
-        );
-        run(connection, create).await?;
-    }
-    let note = Note::of(comment.flatten().as_deref());
+    let note = match row {
+        Some(row) => {
+            let comment: Option<String> = row.try_get(0).map_err(trouble)?;
+            Note::of(comment.as_deref())
+        }
+        None => {
+            let table = &table.name;
+            let create = format!(
+                "CREATE PUBLICATION {publication} FOR TABLE ONLY {table} WITH (publish = 'insert')"
+            );
+            run(connection, create).await?;
+            Note::Nothing
+        }
+    };
     match look(connection, &config.slot).await? {
         Some(slot) if slot.is_lost => Err(lost(&SlotNames::of(config), true)),
         Some(_) => Ok(note),

@@ -1,5 +1,7 @@
 //! The statements for one table, made of its configuration and of what its columns are. Pure.
 
+use std::fmt::Write as _;
+
 use super::super::row::Place;
 use super::table::{ColumnKind, Table};
 use crate::config::OutboxTableConfig;
@@ -127,10 +129,11 @@ impl Statements {
                 continue;
             };
             let between = if tuples.is_empty() { "" } else { "," };
-            tuples.push_str(&format!("{between}\"({block},{offset})\""));
+            // Writing to a String cannot fail.
+            write!(tuples, "{between}\"({block},{offset})\"").ok();
             // Rows of a transaction follow each other more often than not.
             if last != Some(xid) {
-                xids.push_str(&format!("{between}{xid}"));
+                write!(xids, "{between}{xid}").ok();
                 last = Some(xid);
             }
         }

@@ -155,7 +155,7 @@ fn numbers(rows: &[super::super::Row]) -> Vec<u32> {
     let number = |row: &super::super::Row| match &row.payload {
         super::super::Payload::Json(text) => {
             let value: serde_json::Value = serde_json::from_str(text).unwrap();
-            value["n"].as_u64().unwrap() as u32
+            u32::try_from(value["n"].as_u64().unwrap()).unwrap()
         }
         other => panic!("no JSON: {other:?}"),
     };
