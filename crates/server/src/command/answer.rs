@@ -81,3 +81,30 @@ fn is_same(one: Option<&Value>, other: Option<&Value>) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_say_the_same_however_the_target_writes_numbers() {
+        for (one, other, same) in [
+            (Some(json!(12)), Some(json!("12")), true),
+            (Some(json!(12.50)), Some(json!("12.5")), true),
+            (Some(json!("SUP-7")), Some(json!("SUP-7")), true),
+            (None, None, true),
+            (Some(json!(12)), Some(json!(13)), false),
+            (Some(json!("SUP-7")), Some(json!("sup-7")), false),
+            (Some(json!(12)), None, false),
+            (Some(json!(true)), Some(json!(1)), false),
+        ] {
+            assert_eq!(
+                is_same(one.as_ref(), other.as_ref()),
+                same,
+                "{one:?} {other:?}"
+            );
+        }
+    }
+}

@@ -214,3 +214,80 @@ fn not_appended(error: AppendError) -> CommandError {
         error => CommandError::Closed(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wayhold_model::command::{Reversibility, Risk};
+    use wayhold_store::commands::NewCommand;
+
+    use super::*;
+
+    fn ready(not_before: Option<u64>) -> Command {
+        Command {
+            number: 1,
+            new: NewCommand {
+                id: CommandId::from_bytes([1; 16]),
+                kind: "po_create".to_owned(),
+                kind_version: "1".to_owned(),
+                destination: "erp".to_owned(),
+                principal: "ada".to_owned(),
+                risk: Risk::Low,
+                reversibility: Reversibility::Reversible,
+                order_key: Some("sku-1".to_owned()),
+                digest: [0; 32],
+                arguments: r#"{"sku":"1"}"#.to_owned(),
+                detail: "{}".to_owned(),
+                expires_at: None,
+                needs: Vec::new(),
+                compensates: None,
+                replays: None,
+            },
+            state: State::Ready,
+            reason: None,
+            handed_over: false,
+            proposed_at: Timestamp::from_micros(1),
+            changed_at: Timestamp::from_micros(1),
+            not_before: not_before.map(Timestamp::from_micros),
+            result: None,
+        }
+    }
+
+    #[test]
+    fn a_command_goes_when_its_time_has_come_and_all_that_it_needs_has_succeeded() {
+        let (one, two) = (
+            CommandId::from_bytes([2; 16]),
+            CommandId::from_bytes([3; 16]),
+        );
+        let turn = |needs: &[(CommandId, Option<State>)], not_before| {
+            turn_of(&ready(not_before), needs, Timestamp::from_micros(10))
+        };
+        assert_eq!(turn(&[], None), Turn::Now);
+        assert_eq!(turn(&[], Some(10)), Turn::Now);
+        assert_eq!(turn(&[], Some(11)), Turn::Later);
+        for state in State::ALL {
+            let needs = [(one, Some(State::Succeeded)), (two, Some(state))];
+            let found = turn(&needs, None);
+            match state {
+                State::Succeeded => assert_eq!(found, Turn::Now),
+                // What may still come to be is waited for, and so is what a person may still have done.
+                _ if !state.is_ended() && state != State::Compensating || state == State::Dead => {
+                    assert_eq!(found, Turn::Later, "{state:?}");
+                }
+                _ => assert!(matches!(found, Turn::Never(_)), "{state:?}"),
+            }
+        }
+        assert!(matches!(turn(&[(one, None)], None), Turn::Never(_)));
+    }
+
+    #[test]
+    fn its_event_is_known_by_its_id_and_ordered_by_its_key() {
+        let command = ready(None);
+        let event = event_of(&command, &command.new.arguments).unwrap();
+        assert_eq!((event.source(), event.kind()), (SOURCE, "po_create"));
+        assert_eq!(event.id(), command.new.id.to_string());
+        assert_eq!(
+            (event.key(), &event.data()[..]),
+            (Some("sku-1"), &br#"{"sku":"1"}"#[..])
+        );
+    }
+}

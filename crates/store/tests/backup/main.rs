@@ -15,6 +15,7 @@ mod mortal;
 #[expect(dead_code, reason = "other suites need more of it")]
 mod support;
 
+mod commands;
 mod crashes;
 mod damage;
 mod locks;
