@@ -25,6 +25,7 @@ fn the_pages_do_what_they_say() {
     }
     run_page("curl", Some);
     run_page("webhooks", |script| found("python3").then_some(script));
+    run_page("assistant", |script| found("python3").then_some(script));
     run_page("kafka", |script| {
         let kafka = std::env::var("WAYHOLD_TEST_KAFKA").ok()?;
         cfg!(feature = "kafka").then(|| script.replace("localhost:9092", &kafka))
