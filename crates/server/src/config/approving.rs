@@ -257,3 +257,122 @@ fn read_limit(name: String, section: &mut Section<'_, '_, '_>) -> Limit {
     }
     limit
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a text of these tables says, or everything that is wrong with it.
+    fn read(text: &str) -> Result<ApprovingConfig, String> {
+        let path: Arc<Path> = Arc::from(Path::new("x.toml"));
+        let table = tree::parse(&path, text).unwrap();
+        let environment = Environment::default();
+        let mut reading = Reading::new(&environment);
+        let origin = Origin::File { path, line: 1 };
+        let names = ["pager".to_owned()];
+        let config = reading.whole(origin, &table, |section| {
+            ApprovingConfig::read(section, &names)
+        });
+        match reading.problems.is_empty() {
+            true => Ok(config),
+            false => Err(Problems(reading.problems).to_string()),
+        }
+    }
+
+    #[test]
+    fn policies_and_limits_are_read() {
+        let config = read(
+            r#"
+            [[approvals]]
+            name = "large"
+            when = 'kind == "po_create" && arguments.amount > 500'
+            require = { approvers = 2, labels = ["buyer", "finance"], escalate_to = "head", escalate_for = "1h" }
+            [[approvals]]
+            when = 'amount > 5'
+            require = { delay = "5m" }
+            [[approvals]]
+            when = 'true'
+            require = "auto"
+            [approval_requests]
+            destination = "pager"
+            [[command_limits]]
+            name = "daily"
+            per = ["principal", "kind"]
+            amount = "499.99"
+            within = "24h"
+            "#,
+        )
+        .unwrap();
+        let labels = ["buyer".to_owned(), "finance".to_owned()];
+        let on_expiry = OnExpiry::Escalate {
+            to: "head".to_owned(),
+            wait: Duration::from_secs(3600),
+        };
+        let quorum = Quorum::new(2, &labels, EXPIRES_DEFAULT, on_expiry).unwrap();
+        let window = Duration::from_secs(300);
+        let policies: Vec<_> = config
+            .policies
+            .iter()
+            .map(|policy| (policy.name.as_str(), policy.require.clone()))
+            .collect();
+        assert_eq!(
+            policies,
+            [
+                ("large", Requirement::Approvers(quorum)),
+                ("approvals[1]", Requirement::Delayed { window }),
+                ("approvals[2]", Requirement::Auto),
+            ]
+        );
+        assert_eq!(config.requests_to.unwrap().as_str(), "pager");
+        let limit = &config.limits[0];
+        assert_eq!(limit.amount, Amount::parse("499.99"));
+        assert_eq!((limit.count, limit.per.len()), (None, 2));
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_told_at_once() {
+        let told = read(
+            r#"
+            [[approvals]]
+            when = 'amont > 500'
+            require = "ask"
+            [[approvals]]
+            require = { approvers = 1, labels = ["buyer", "finance"], expires = "0s" }
+            [[approvals]]
+            when = 'true'
+            [[approvals]]
+            when = 'true'
+            require = { delay = "10m", approvers = 2 }
+            [[approvals]]
+            when = 'true'
+            require = { approvers = 9, escalate_for = "1h", people = 3 }
+            [approval_requests]
+            destination = "nobody"
+            [[command_limits]]
+            per = ["person"]
+            amount = -5
+            within = "5s"
+            "#,
+        )
+        .unwrap_err();
+        for expected in [
+            "approvals[0].when: amont: expected one of kind, arguments",
+            "approvals[0].require: expected one of \"auto\", \"delayed\", \"deny\"",
+            "approvals[1].when: expected a value",
+            "approvals[1].require.approvers: expected at least 2",
+            "approvals[1].require.expires: expected between",
+            "approvals[2].require: expected a value",
+            "approvals[3].require: expected one of delay, approvers",
+            "approvals[4].require.approvers: expected between 1 and 8",
+            "approvals[4].require.escalate_for: expected escalate_to beside it",
+            "approvals[4].require.people: unknown key",
+            "approval_requests.destination: expected a configured destination",
+            "command_limits[0].per[0]: expected one of \"principal\"",
+            "command_limits[0].amount: expected an amount above 0",
+            "command_limits[0]: expected count, amount or both",
+            "command_limits[0].within: expected between",
+        ] {
+            assert!(told.contains(expected), "{expected}\n{told}");
+        }
+    }
+}
