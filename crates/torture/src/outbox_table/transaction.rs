@@ -100,13 +100,13 @@ impl Transaction {
 fn row(dice: &mut Dice) -> Row {
     let (high, low) = (dice.next(), dice.next());
     // Marked as random: version 4 of the first variant.
-    let high = high & !0xf000 | 0x4000;
-    let low = low & !(0b11 << 62) | 0b10 << 62;
+    let high = (high & !0xf000) | 0x4000;
+    let low = (low & !(0b11 << 62)) | (0b10 << 62);
     Row {
         id: format!(
             "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
             high >> 32,
-            high >> 16 & 0xffff,
+            (high >> 16) & 0xffff,
             high & 0xffff,
             low >> 48,
             low & 0xffff_ffff_ffff
