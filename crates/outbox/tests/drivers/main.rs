@@ -1,6 +1,8 @@
 //! Each library against the real database: what commits is there with every column, what is rolled back
 //! is not. PostgreSQL and MariaDB are those of `scripts/services`; without them their tests are skipped.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod mysql;
 mod postgres;
 mod sqlite;
