@@ -192,10 +192,9 @@ impl App {
         };
         let dispatcher = Dispatcher::start(&around, targets)?;
         let attempts = around.attempts.clone();
-        let openness = if config.no_auth {
-            Openness::Open
-        } else {
-            Openness::Guarded
+        let openness = match config.no_auth {
+            true => Openness::Open,
+            false => Openness::Guarded,
         };
         let rules = Rules::new(&config, |name| id_of(&records, name.as_str()));
         let admission = Admission::new(&config, |name| id_of(&records, name.as_str()));

@@ -81,9 +81,7 @@ pub fn load(data: &Path) -> Result<Option<SigningNoteKey>, KeyError> {
         return Err(KeyError::Open { path, mode });
     }
     let text = fs::read_to_string(&path).map_err(failed)?;
-    parse(&text)
-        .map(Some)
-        .ok_or_else(|| KeyError::Unfit { path })
+    parse(&text).map(Some).ok_or(KeyError::Unfit { path })
 }
 
 /// Makes a key of that name, from 32 random bytes, and keeps it.

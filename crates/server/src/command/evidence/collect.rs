@@ -1,6 +1,7 @@
 //! What is known of a command, in the order in which a person asks.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -160,7 +161,7 @@ fn shown(bytes: &[u8]) -> String {
         Err(_) => return format!("({} bytes that are no text)", bytes.len()),
     };
     if !rest.is_empty() {
-        text.push_str(&format!("... (and {} bytes more)", rest.len()));
+        write!(text, "... (and {} bytes more)", rest.len()).ok();
     }
     text
 }

@@ -1,5 +1,7 @@
 //! The page as one HTML file without anything that is loaded or run. Every text passes through [`escape`].
 
+use std::fmt::Write as _;
+
 use super::collect::{Entry, Evidence};
 use super::text::proven;
 
@@ -16,7 +18,7 @@ pub fn html(evidence: &Evidence) -> String {
     let command = escape(&evidence.command);
     let mut page = format!("{HEAD}<title>Command {command}</title>\n<h1>Command {command}</h1>\n");
     for section in &evidence.sections {
-        page.push_str(&format!("<h2>{}</h2>\n", escape(section.title)));
+        writeln!(page, "<h2>{}</h2>", escape(section.title)).ok();
         for entry in &section.entries {
             push_entry(&mut page, entry);
         }
@@ -24,32 +26,38 @@ pub fn html(evidence: &Evidence) -> String {
     if evidence.has_more {
         page.push_str("<p>There are more records of it.</p>\n");
     }
-    page.push_str(&format!(
-        "<h2>What proves it</h2>\n<p>{}</p>\n",
+    writeln!(
+        page,
+        "<h2>What proves it</h2>\n<p>{}</p>",
         escape(&proven(evidence))
-    ));
+    )
+    .ok();
     if let Some(checkpoint) = &evidence.checkpoint {
-        page.push_str(&format!("<pre>{}</pre>\n", escape(checkpoint)));
+        writeln!(page, "<pre>{}</pre>", escape(checkpoint)).ok();
     }
     page.push_str("</html>\n");
     page
 }
 
 fn push_entry(page: &mut String, entry: &Entry) {
-    page.push_str(&format!(
-        "<h3>{}</h3>\n<p class=\"by\">{} by {}, record {}, {}</p>\n<table>\n",
+    writeln!(
+        page,
+        "<h3>{}</h3>\n<p class=\"by\">{} by {}, record {}, {}</p>\n<table>",
         escape(&entry.kind),
         escape(&entry.at),
         escape(&entry.actor),
         entry.idx,
         escape(&entry.leaf)
-    ));
+    )
+    .ok();
     for field in &entry.fields {
-        page.push_str(&format!(
-            "<tr><th>{}</th><td>{}</td></tr>\n",
+        writeln!(
+            page,
+            "<tr><th>{}</th><td>{}</td></tr>",
             escape(&field.name),
             escape(&field.text)
-        ));
+        )
+        .ok();
     }
     page.push_str("</table>\n");
 }

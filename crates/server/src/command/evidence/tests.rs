@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wayhold_model::ledger::{Actor, ActorKind, Draft, Salt, Trace};
-use wayhold_store::commands::{Commands, CommandsError, Payload};
+use wayhold_store::commands::{Commands, Payload};
 use wayhold_store::{Options, Store};
 
 use super::*;
@@ -26,11 +26,7 @@ async fn append(
         ..Actor::system(HOSTILE)
     };
     let draft = Draft::new("cmd:7".into(), kind, &actor, &Trace::default(), &body).unwrap();
-    let appended = commands.change(move |change| {
-        change
-            .append_with(&draft, &payloads)
-            .map_err(CommandsError::from)
-    });
+    let appended = commands.change(move |change| change.append_with(&draft, &payloads));
     appended.await.unwrap()
 }
 

@@ -57,10 +57,11 @@ pub(super) fn proven(evidence: &Evidence) -> String {
         .iter()
         .flat_map(|section| &section.entries);
     if let Some(last) = last.map(|entry| entry.idx).max() {
-        let _ = write!(
+        write!(
             words,
             "; `wayhold ledger export` and `verify` prove them; the last one here is record {last}"
-        );
+        )
+        .ok();
     }
     words
 }

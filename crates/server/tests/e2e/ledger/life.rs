@@ -13,7 +13,7 @@ use wayhold::clock::SystemClock;
 use wayhold::command::verify::{Trusted, verify};
 use wayhold_model::ledger::tlog_proof::TlogProof;
 use wayhold_model::ledger::{Actor, Draft, Trace};
-use wayhold_store::commands::{CommandsError, Payload, random_salt};
+use wayhold_store::commands::{Payload, random_salt};
 use wayhold_store::{Options, Store};
 
 use crate::support::server::{Server, run, stderr, stdout};
@@ -34,11 +34,7 @@ fn write(data: &Path, count: u64) -> String {
         let (actor, trace) = (Actor::system("test"), Trace::default());
         let stream = format!("cmd:{}", n % 3);
         let draft = Draft::new(stream, "command.accepted", &actor, &trace, &body).unwrap();
-        let appended = commands.change(move |change| {
-            change
-                .append_with(&draft, &[payload])
-                .map_err(CommandsError::from)
-        });
+        let appended = commands.change(move |change| change.append_with(&draft, &[payload]));
         runtime.block_on(appended).unwrap();
     }
     store.stop();
@@ -111,7 +107,38 @@ fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_
     let of_stream = server.get("/v1/ledger?stream=cmd:1");
     assert_eq!(of_stream["items"][1]["idx"], 4);
 
-    // The record is erased from, and the root of the five before stays.
+    let erased = erase(&server, &commitment);
+    show(folder, &server);
+
+    // Beside the running server, and then of the stopped store, which shows no trace of it.
+    export(folder, "running");
+    let running = folder.join("running");
+    let verified = verify(&running, &Trusted::default()).unwrap();
+    assert_eq!((verified.payloads, verified.erased), (4, 1));
+    let size = verified.size;
+    assert!(size > erased);
+    assert!(server.terminate().success());
+    let before = trace(&data);
+    export(folder, "stopped");
+    let stopped = folder.join("stopped");
+    assert!(trace(&data) == before, "the export left a trace");
+    let outside = fs::read(running.join("checkpoint")).unwrap();
+    let trusted = Trusted {
+        checkpoint: Some(outside),
+        keys: Vec::new(),
+    };
+    assert_eq!(verify(&stopped, &trusted).unwrap().outside, Some(size));
+
+    // The last checkpoint was signed at the stop, so proofs are there at once after the next start.
+    let server = Server::start(folder, &[]);
+    prove(&server, &stopped, size);
+    assert!(server.terminate().success());
+
+    rotate(folder, &trusted, size);
+}
+
+/// A record's payload is erased, once, and the record that says so lies beside it; its place.
+fn erase(server: &Server, commitment: &str) -> u64 {
     let body = json!({ "commit": commitment, "reason": "asked for", "legal_basis": "Art. 17" });
     let erased = server.post("/v1/ledger/0/erase", &body.to_string());
     let erased = erased["idx"].as_u64().unwrap();
@@ -130,8 +157,11 @@ fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_
         server.get("/v1/ledger/1")["payloads"][0]["text"],
         "secret 1"
     );
+    erased
+}
 
-    // One page about a command, with what is still held.
+/// One page about a command, with what is still held.
+fn show(folder: &Path, server: &Server) {
     let arguments = [
         "ledger",
         "show",
@@ -155,28 +185,10 @@ fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_
     );
     let unknown = server.ask("GET", "/v1/commands/9/evidence", &[], b"");
     assert_eq!(unknown.status, 404);
+}
 
-    // Beside the running server, and then of the stopped store, which shows no trace of it.
-    export(folder, "running");
-    let running = folder.join("running");
-    let verified = verify(&running, &Trusted::default()).unwrap();
-    assert_eq!((verified.payloads, verified.erased), (4, 1));
-    let size = verified.size;
-    assert!(size > erased);
-    assert!(server.terminate().success());
-    let before = trace(&data);
-    export(folder, "stopped");
-    let stopped = folder.join("stopped");
-    assert!(trace(&data) == before, "the export left a trace");
-    let outside = fs::read(running.join("checkpoint")).unwrap();
-    let trusted = Trusted {
-        checkpoint: Some(outside),
-        keys: Vec::new(),
-    };
-    assert_eq!(verify(&stopped, &trusted).unwrap().outside, Some(size));
-
-    // The last checkpoint was signed at the stop, so proofs are there at once after the next start.
-    let server = Server::start(folder, &[]);
+/// A record is proven by what a stopped store exported, and another is not by the same proof.
+fn prove(server: &Server, stopped: &Path, size: u64) {
     let proof = server.ask("GET", "/v1/ledger/3/proof", &[], b"");
     let proof: TlogProof = proof.text().parse().unwrap();
     let lines = fs::read_to_string(stopped.join("records.jsonl")).unwrap();
@@ -192,9 +204,11 @@ fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_
     );
     let consistency = server.get("/v1/ledger/consistency?old=3&new=6");
     assert_eq!(consistency["hashes"].as_array().unwrap().len(), 4);
-    assert!(server.terminate().success());
+}
 
-    // Without its key it begins another one, and the records say so.
+/// Without its key the ledger begins another one, and the records say so.
+fn rotate(folder: &Path, trusted: &Trusted, size: u64) {
+    let key = folder.join("data/ledger.key");
     fs::rename(&key, folder.join("old.key")).unwrap();
     let server = Server::start(folder, &[]);
     let keys = server.get("/v1/ledger/keys");
@@ -207,7 +221,7 @@ fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_
     assert_eq!(retired, [&json!(true), &json!(false)]);
     assert!(server.terminate().success());
     export(folder, "rotated");
-    let verified = verify(&folder.join("rotated"), &trusted).unwrap();
+    let verified = verify(&folder.join("rotated"), trusted).unwrap();
     assert!(verified.size > size && verified.outside == Some(size));
 
     // The old key signs no more.

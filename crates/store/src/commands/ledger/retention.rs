@@ -52,7 +52,7 @@ impl Change<'_> {
     pub fn remove_records(&mut self, end: u64) -> Result<Option<Retained>, CommandsError> {
         let first = self.first_record()?;
         let stop = end.min(first.saturating_add(TILE_WIDTH));
-        if stop <= first || stop % TILE_WIDTH != 0 {
+        if stop <= first || !stop.is_multiple_of(TILE_WIDTH) {
             return Ok(None);
         }
         let (from, to) = (first.cast_signed(), stop.cast_signed());

@@ -61,6 +61,10 @@ async fn fill(commands: &Commands, from: u64, count: u64) {
     }
 }
 
+fn at(place: u64) -> usize {
+    usize::try_from(place).unwrap()
+}
+
 fn leaves(commands: &Commands) -> Vec<Hash> {
     let records = commands.read(|view| view.records(0, u32::MAX)).unwrap();
     records.iter().map(|row| row.leaf).collect()
@@ -95,13 +99,13 @@ async fn records_hold_together_and_are_proven_before_and_after_a_start() {
     let places: Vec<u64> = of_stream.iter().map(|row| row.idx).collect();
     assert_eq!(places, [23, 33]);
     for size in [1, 255, 256, 257, 511, 512, 600] {
-        let root = root_of(&leaves[..size as usize]);
+        let root = root_of(&leaves[..at(size)]);
         for index in [0, size / 3, size / 2, size - 1] {
             let path = commands
                 .read(|view| view.inclusion(index, size))
                 .unwrap()
                 .unwrap();
-            let leaf = leaves[index as usize];
+            let leaf = leaves[at(index)];
             assert_eq!(check_inclusion(leaf, index, size, root, &path), Ok(()));
         }
         let path = commands
@@ -118,7 +122,7 @@ async fn records_hold_together_and_are_proven_before_and_after_a_start() {
         let found = commands.read(|view| view.tile(tile)).unwrap().unwrap();
         assert_eq!(found.len(), hashes);
         if level == 0 {
-            let first = number as usize * 256;
+            let first = at(number) * 256;
             assert_eq!(found, leaves[first..first + hashes]);
         }
     }

@@ -98,7 +98,7 @@ pub(in super::super) fn restore(connection: &Connection) -> rusqlite::Result<Fro
 pub(super) fn complete(connection: &Connection, size: u64) -> rusqlite::Result<()> {
     let mut full = size;
     for level in 0..=TILE_LEVEL_MAX {
-        if full == 0 || full % TILE_WIDTH != 0 {
+        if full == 0 || !full.is_multiple_of(TILE_WIDTH) {
             break;
         }
         full /= TILE_WIDTH;
