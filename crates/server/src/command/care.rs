@@ -92,7 +92,7 @@ impl CommandDesk {
             .look(move |view| view.on_the_way((from, until), PAGE))
             .await?;
         let next = match page.last() {
-            Some((_, at)) if page.len() as u32 == PAGE => *at,
+            Some((_, at)) if page.len() >= PAGE as usize => *at,
             _ => Timestamp::EPOCH,
         };
         for (id, _) in page {

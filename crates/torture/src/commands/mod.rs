@@ -212,7 +212,7 @@ kind = "null"
 to = ["rest"]
 "#
     );
-    for (kind, risk, target) in [
+    for (name, risk, target) in [
         ("keyed_auto", "low", "keyed"),
         ("keyed_approved", "high", "keyed"),
         ("asked_auto", "low", "asked"),
@@ -222,9 +222,10 @@ to = ["rest"]
             "keyed" => "target_idempotent = true".to_owned(),
             _ => format!("reconcile = {{ url = \"http://{address}/asked/{{id}}\" }}"),
         };
-        text += &format!(
-            "[commands.{kind}]\ndestination = \"{target}\"\nrisk = \"{risk}\"\nreversibility = \"compensatable\"\n{ask}\n"
+        let kind = format!(
+            "[commands.{name}]\ndestination = \"{target}\"\nrisk = \"{risk}\"\nreversibility = \"compensatable\"\n{ask}\n"
         );
+        text.push_str(&kind);
     }
     text
 }

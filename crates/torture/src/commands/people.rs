@@ -88,7 +88,7 @@ impl People {
         );
         let proposers = (0..PROPOSERS).map(|one| {
             let (people, proposed) = (self.clone(), Arc::clone(&proposed));
-            let numbers = (one..count).step_by(PROPOSERS as usize);
+            let numbers = (one..count).step_by(usize::try_from(PROPOSERS).unwrap());
             std::thread::spawn(move || {
                 numbers.for_each(|number| people.propose(seed, number, &proposed));
             })
@@ -113,7 +113,7 @@ impl People {
     /// Proposes one until it is answered.
     fn propose(&self, seed: u64, number: u64, proposed: &Mutex<Proposed>) {
         let key = format!("s{seed}-{number}");
-        let kind = KINDS[(number % KINDS.len() as u64) as usize];
+        let kind = KINDS[usize::try_from(number).unwrap() % KINDS.len()];
         let body = json!({ "kind": kind, "arguments": { "n": number } }).to_string();
         let head = format!(
             "{}Content-Type: application/json\r\nIdempotency-Key: \"{key}\"\r\n",
