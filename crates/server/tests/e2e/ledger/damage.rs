@@ -476,12 +476,32 @@ fn said(program: &mut Command, export: &Export) -> (String, Option<i32>) {
     (first, output.status.code())
 }
 
-/// The verifier that was written from the documentation alone; `None` where it cannot run here.
+/// Exit code of `scripts/verify/ledger` when Python or its package cannot be had.
+const ABSENT: i32 = 77;
+
+/// What runs the verifier that was written from the documentation alone; `None` where it cannot run here.
 fn independent() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/verify_ledger.py");
-    let usage = Command::new("python3").arg(&path).arg("--help").output();
-    let runs = usage.is_ok_and(|output| output.status.success());
-    runs.then_some(path)
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/verify/ledger");
+    let asked = Command::new(&script).arg("available").output().unwrap();
+    if asked.status.success() {
+        return Some(script);
+    }
+    let why = String::from_utf8_lossy(&asked.stderr);
+    assert_eq!(asked.status.code(), Some(ABSENT), "{why}");
+    let required = std::env::var("WAYHOLD_TESTS_REQUIRE_ALL").is_ok_and(|value| value == "1");
+    assert!(!required, "{why}");
+    println!("skipped: the second verifier of ledgers: {}", why.trim());
+    None
+}
+
+/// The tests that come with that verifier.
+#[test]
+fn the_second_verifier_passes_its_own_tests() {
+    if let Some(script) = independent() {
+        let tests = Command::new(script).arg("test").output().unwrap();
+        let words = String::from_utf8_lossy(&tests.stderr);
+        assert!(tests.status.success(), "{words}");
+    }
 }
 
 /// The other verifier and the command line are asked about one export of each kind; with WAYHOLD_LEDGER_DAMAGE=all about
@@ -491,11 +511,6 @@ fn two_verifiers_say_of_200_damaged_exports_what_was_done_to_them() {
     let all = std::env::var_os("WAYHOLD_LEDGER_DAMAGE").is_some();
     let root = tempfile::tempdir().unwrap();
     let python = independent();
-    if python.is_none() {
-        println!(
-            "skipped for tools/verify_ledger.py: it needs python3 and the package cryptography"
-        );
-    }
     let size = Example::new().entries.len();
     let mut wrong = Vec::new();
     for number in 0..EXPORTS.next_multiple_of(KINDS.len()) {
@@ -511,8 +526,8 @@ fn two_verifiers_say_of_200_damaged_exports_what_was_done_to_them() {
             let mut ours = Command::new(env!("CARGO_BIN_EXE_wayhold"));
             verdicts.push(("wayhold", said(ours.args(["ledger", "verify"]), &export)));
             if let Some(python) = &python {
-                let mut theirs = Command::new("python3");
-                verdicts.push(("python", said(theirs.arg(python), &export)));
+                let mut theirs = Command::new(python);
+                verdicts.push(("python", said(&mut theirs, &export)));
             }
         }
         for (verifier, verdict) in verdicts {
