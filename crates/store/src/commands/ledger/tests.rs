@@ -296,9 +296,10 @@ async fn a_record_or_a_hash_that_was_changed_in_the_file_is_named() {
     assert_eq!(unsound(), Vec::<String>::new());
     let file = rusqlite::Connection::open(folder.path().join("commands.db")).unwrap();
     let change = |statement: &str| assert_eq!(file.execute(statement, []).unwrap(), 1);
-    change("UPDATE ledger SET record = record || X'20' WHERE idx = 7");
+    change("UPDATE ledger SET record = CAST(record || ' ' AS BLOB) WHERE idx = 7");
     change("DELETE FROM ledger WHERE idx = 290");
     change("UPDATE ledger_tiles SET hashes = zeroblob(8192) WHERE level = 0");
+    drop(file);
     let found = unsound();
     for (found, words) in
         found
