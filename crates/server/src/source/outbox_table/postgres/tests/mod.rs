@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep};
 
 use super::super::port::{Batch, Connected, Database as _, End, Trouble};
@@ -27,8 +28,12 @@ const OWN: &str = "id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype 
                    aggregateid varchar(255) NOT NULL, type varchar(255) NOT NULL, payload jsonb, \
                    position bigint GENERATED ALWAYS AS IDENTITY UNIQUE";
 
+/// Transactions that one test leaves open hold up the rows of every other: one test at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+
 /// A table of its own in a real database, which is dropped at the end.
 struct Real {
+    _turn: MutexGuard<'static, ()>,
     url: String,
     table: String,
     application: PgConnection,
@@ -49,6 +54,7 @@ impl Real {
         };
         let table = format!("outbox_{}", uuid::Uuid::now_v7().simple());
         let mut real = Self {
+            _turn: ONE_AT_A_TIME.lock().await,
             application: PgConnection::connect(&url).await.unwrap(),
             url,
             table,
