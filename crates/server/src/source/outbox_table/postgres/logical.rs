@@ -46,9 +46,7 @@ pub(super) struct LogicalReader {
     publication: String,
     /// Whether rows stay whatever becomes of them: then there is no table to come back to.
     keeps: bool,
-    reads_table: bool,
-    /// Whether the slot stays where it is for a refused row.
-    is_held_up: bool,
+    way: Way,
     /// What was given in this sweep, and what of it is settled.
     handed: u64,
     settled: Arc<AtomicU64>,
@@ -60,6 +58,17 @@ pub(super) struct LogicalReader {
     /// Where the slot may move to once everything before is settled.
     read_to: Option<u64>,
     followed: Instant,
+}
+
+/// Where rows are read now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// In the table, until nothing is left over in it.
+    Table,
+    /// In the log.
+    Log,
+    /// In the log, while the slot stays where it is for a refused row.
+    HeldUp,
 }
 
 /// A sweep of the log.
@@ -97,8 +106,11 @@ impl LogicalReader {
             slot: config.slot.clone(),
             publication: config.publication.clone(),
             keeps,
-            reads_table: note != Note::Log && !keeps,
-            is_held_up: false,
+            way: match note {
+                Note::Log => Way::Log,
+                _ if keeps => Way::Log,
+                Note::Nothing | Note::Table => Way::Table,
+            },
             handed: 0,
             settled,
             left_out: 0,
@@ -113,9 +125,9 @@ impl LogicalReader {
         if let Some(ended) = self.ended.take() {
             self.between_sweeps(ended, without).await?;
         }
-        let batch = match self.reads_table {
-            true => self.table.next(without).await?,
-            false => self.read_log(without).await?,
+        let batch = match self.way {
+            Way::Table => self.table.next(without).await?,
+            Way::Log | Way::HeldUp => self.read_log(without).await?,
         };
         self.handed += batch.rows.len() as u64;
         if batch.end != End::More {
@@ -129,23 +141,26 @@ impl LogicalReader {
         let settled = self.settled.swap(0, Ordering::Relaxed);
         let is_clean = settled >= self.handed && self.left_out == 0;
         (self.handed, self.left_out) = (0, 0);
-        if self.reads_table {
+        if self.way == Way::Table {
             // Whatever was committed before that sweep is taken; what came since is in the log.
             if ended == End::Empty && is_clean && without.is_empty() {
                 self.note(Note::Log).await?;
-                self.reads_table = false;
+                self.way = Way::Log;
             }
             return Ok(());
         }
-        self.is_held_up = !is_clean && self.keeps;
+        self.way = match !is_clean && self.keeps {
+            true => Way::HeldUp,
+            false => Way::Log,
+        };
         // A sweep that was given up met a limit here: the same again.
-        if self.is_held_up || (!is_clean && ended == End::More) {
+        if self.way == Way::HeldUp || (!is_clean && ended == End::More) {
             self.read_to = None;
             return Ok(());
         }
         if !is_clean {
             self.note(Note::Table).await?;
-            self.reads_table = true;
+            self.way = Way::Table;
         }
         if let Some(end) = self.read_to.take() {
             slot::advance(&mut self.table.connection, &self.slot, end).await?;
@@ -198,7 +213,7 @@ impl LogicalReader {
             self.followed = Instant::now();
         }
         // What is held up by a refused row comes again each time: there is no hurry for that.
-        let end = match sweep.changes == 0 || self.is_held_up {
+        let end = match sweep.changes == 0 || self.way == Way::HeldUp {
             true => End::Empty,
             false => End::Again,
         };
@@ -324,7 +339,7 @@ impl Layout {
         let table = self.table.name.as_str();
         match self.router.invalid {
             InvalidOperation::Warn => {
-                tracing::warn!(table, "a row was changed; it is read as it was")
+                tracing::warn!(table, "a row was changed; it is read as it was");
             }
             InvalidOperation::Error => {
                 tracing::error!(table, "a row was changed; it is read as it was");

@@ -31,7 +31,7 @@ async fn committed(real: &mut Real) -> BTreeSet<String> {
 
 /// Inserts an event and a note of it in one transaction; every third is rolled back.
 fn transaction(real: &Real, number: u32) -> String {
-    let end = if number % 3 == 0 {
+    let end = if number.is_multiple_of(3) {
         "ROLLBACK"
     } else {
         "COMMIT"
