@@ -126,7 +126,7 @@ impl Subject {
         self.request = None;
         match opened {
             Opened::Ready(release) => self.release(&release),
-            Opened::Asked(request) => self.request = Some(request),
+            Opened::Asked(request) => self.request = Some(*request),
             Opened::Denied(_) => self.ended = true,
         }
     }

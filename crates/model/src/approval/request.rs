@@ -124,7 +124,7 @@ pub enum Opened {
     /// At once.
     Ready(Release),
     /// After this request.
-    Asked(Request),
+    Asked(Box<Request>),
     /// Never; the reason is for the proposer.
     Denied(String),
 }
@@ -292,7 +292,7 @@ impl Request {
             escalated: false,
         };
         records.push(record::requested(&request));
-        (Opened::Asked(request), records)
+        (Opened::Asked(Box::new(request)), records)
     }
 
     /// A person says yes to the command whose digest they saw.

@@ -9,6 +9,9 @@ use crate::condition::Condition;
 /// Fewer rules over one attribute are asked one after the other: that costs less than finding them.
 const FOUND_FROM: usize = 8;
 
+/// Places of rules by the text that they need of one attribute, ascending.
+type ByText = HashMap<Box<str>, Vec<usize>>;
+
 /// Rules by the texts of attributes that they need, and those that need none.
 ///
 /// Only rules that can always be answered are found so: leaving one out never hides a failure.
@@ -16,7 +19,7 @@ const FOUND_FROM: usize = 8;
 pub(super) struct Index {
     /// Places of rules that are asked about every event, ascending.
     always: Vec<usize>,
-    by_text: Vec<(AttributeName, HashMap<Box<str>, Vec<usize>>)>,
+    by_text: Vec<(AttributeName, ByText)>,
 }
 
 impl Index {

@@ -341,7 +341,7 @@ fn item_of(view: &View<'_>, row: &RequestRow, command: &Command) -> Result<Item,
         command: request.command.clone(),
         kind: command.new.kind.clone(),
         destination: command.new.destination.clone(),
-        amount: facts["amount"].as_str().map(str::to_owned),
+        amount: text_of(&facts, "amount"),
         digest: request.bound.to_string(),
         policy: request.policy.clone(),
         requirement: request.requirement.to_json(),
@@ -350,6 +350,10 @@ fn item_of(view: &View<'_>, row: &RequestRow, command: &Command) -> Result<Item,
         due_at: request.due_at.to_string(),
         escalated: request.escalated,
     })
+}
+
+fn text_of(facts: &Value, name: &str) -> Option<String> {
+    Some(facts.get(name)?.as_str()?.to_owned())
 }
 
 /// What policies saw beside the arguments.
@@ -389,10 +393,7 @@ fn whole(view: &View<'_>, row: &RequestRow) -> Result<Whole, CommandsError> {
         risk: new.risk.name(),
         reversibility: new.reversibility.name(),
         principal: new.principal.clone(),
-        on_behalf_of: facts["on_behalf_of"]
-            .as_str()
-            .filter(|name| !name.is_empty())
-            .map(str::to_owned),
+        on_behalf_of: text_of(&facts, "on_behalf_of").filter(|name| !name.is_empty()),
         excluded: request.excluded.iter().cloned().collect(),
         approvals: request
             .grants
@@ -412,7 +413,7 @@ fn whole(view: &View<'_>, row: &RequestRow) -> Result<Whole, CommandsError> {
             })
             .collect(),
         history: Value::Object(history),
-        said: json!({ "model": detail["model"], "rationale": detail["rationale"] }),
+        said: json!({ "model": detail.get("model"), "rationale": detail.get("rationale") }),
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use wayhold_model::approval::Per;
 use wayhold_store::commands::Halt;
@@ -70,7 +70,7 @@ async fn halt(
     State(app): State<Arc<App>>,
     caller: Caller<Operate>,
     Wish(wanted): Wish<Wanted>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Answer>, Problem> {
     let (what, reason) = wanted.read()?;
     let by = caller.principal.actor();
     let changed = app.approvals.halt(what.clone(), by, reason.clone()).await?;
@@ -82,14 +82,19 @@ async fn halt(
         reason,
     )
     .await?;
-    Ok(answer(&what, true, changed))
+    Ok(Json(Answer {
+        scope: what.0.name(),
+        name: what.1,
+        halted: true,
+        changed,
+    }))
 }
 
 async fn go_on(
     State(app): State<Arc<App>>,
     caller: Caller<Operate>,
     Wish(wanted): Wish<Wanted>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Answer>, Problem> {
     let (what, reason) = wanted.read()?;
     let by = caller.principal.actor();
     let changed = app
@@ -104,7 +109,12 @@ async fn go_on(
         reason,
     )
     .await?;
-    Ok(answer(&what, false, changed))
+    Ok(Json(Answer {
+        scope: what.0.name(),
+        name: what.1,
+        halted: false,
+        changed,
+    }))
 }
 
 async fn list(State(app): State<Arc<App>>, _: Caller<Read>) -> Result<Json<List<Value>>, Problem> {
@@ -121,8 +131,14 @@ async fn list(State(app): State<Arc<App>>, _: Caller<Read>) -> Result<Json<List<
     Ok(Json(List::whole(halts.into_iter().map(shown).collect())))
 }
 
-fn answer((per, name): &(Per, String), halted: bool, changed: bool) -> Json<Value> {
-    Json(json!({ "scope": per.name(), "name": name, "halted": halted, "changed": changed }))
+/// What is so now.
+#[derive(Serialize)]
+struct Answer {
+    scope: &'static str,
+    name: String,
+    halted: bool,
+    /// Whether it was not so before.
+    changed: bool,
 }
 
 /// Puts it into the audit trail beside the ledger: whoever looks there for what operators did finds it.

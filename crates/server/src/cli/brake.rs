@@ -93,13 +93,10 @@ async fn act(
 ) -> Result<(), Failure> {
     let answer = client.post(path, Some(&what.body())).await?;
     output.json(&answer);
-    let halted = answer["halted"] == true;
+    let is = |name| answer.get(name) == Some(&true.into());
+    let halted = is("halted");
     let verb = if halted { "halted" } else { "not halted" };
-    let before = if answer["changed"] == true {
-        ""
-    } else {
-        " as before"
-    };
+    let before = if is("changed") { "" } else { " as before" };
     output.line(format!(
         "{} {} is {verb}{before}",
         cell(&answer, "scope"),

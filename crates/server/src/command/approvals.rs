@@ -188,7 +188,7 @@ impl Approvals {
         let gate = self.gate.clone();
         let decided = self.change(move |change| {
             // A refusal is recorded, so it is no error of the change.
-            Ok::<_, ApprovalError>(decide(&gate, change, &id, &decision)?)
+            decide(&gate, change, &id, &decision)
         });
         refused(decided.await?)
     }

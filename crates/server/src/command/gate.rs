@@ -19,6 +19,9 @@ use wayhold_store::commands::{Change, Command, RequestRow, Slot, Transition, Ver
 
 use super::track::made_up_for;
 
+/// The member of what approvers are shown that stands for where and how the destination is reached.
+const DESTINATION_DIGEST: &str = "destination_sha256";
+
 /// What is in force: policies, limits, and what commands are and where they go.
 #[derive(Debug)]
 pub struct Rulebook {
@@ -117,7 +120,10 @@ impl Rulebook {
     fn presented(&self, facts: &Facts, digest: &Digest) -> (Value, Digest) {
         let mut summary = facts.summary();
         let destination = self.destinations.get(&facts.destination);
-        summary["destination_sha256"] = json!(destination.map(ToString::to_string));
+        if let Some(fields) = summary.as_object_mut() {
+            let digest = json!(destination.map(ToString::to_string));
+            fields.insert(DESTINATION_DIGEST.to_owned(), digest);
+        }
         let shown = json!({ "facts": summary, "command_sha256": digest.to_string() });
         (summary, Digest::of_json(&shown))
     }
@@ -319,7 +325,7 @@ pub(super) fn refresh(
     };
     let why = match (
         changed,
-        shown["destination_sha256"] == summary["destination_sha256"],
+        shown.get(DESTINATION_DIGEST) == summary.get(DESTINATION_DIGEST),
     ) {
         (false, _) => Void::PolicyChanged,
         (true, false) => Void::DestinationChanged,
@@ -404,10 +410,10 @@ pub(super) fn step(
             reason: format!("command {command} is not {}", from.name()),
         });
     }
-    let mut body = json!({ "from": from.name(), "to": to.name() });
-    if let Some(reason) = reason {
-        body["reason"] = reason.into();
-    }
+    let body = match reason {
+        Some(reason) => json!({ "from": from.name(), "to": to.name(), "reason": reason }),
+        None => json!({ "from": from.name(), "to": to.name() }),
+    };
     let by = Actor::system("approvals");
     write(change, command, "command.state", &by, &body)?;
     if matches!(to, State::Denied | State::Rejected | State::Expired) {

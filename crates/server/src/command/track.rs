@@ -313,15 +313,13 @@ impl CommandDesk {
         sendable: &Sendable,
         attempt: &Attempt,
     ) -> Option<Outcome> {
-        let finding = self.ask_target(sendable, attempt.timeout).await;
-        let recorded = match &finding {
-            (finding, answer) => self.record_finding(id, finding.clone(), answer).await,
-        };
+        let (finding, answer) = self.ask_target(sendable, attempt.timeout).await;
+        let recorded = self.record_finding(id, finding.clone(), &answer).await;
         if let Err(error) = recorded {
             warn!(%id, %error, "what the target said cannot be put on record");
             return Some(not_now("what the target said cannot be put on record"));
         }
-        match finding.0 {
+        match finding {
             Finding::Confirmed => Some(Outcome::Delivered),
             Finding::Absent => None,
             Finding::Different(names) => {

@@ -55,6 +55,7 @@ impl Collector for Scrape {
         attempts(&mut page, &self.metrics.destinations())?;
         destinations(&mut page, &self.report)?;
         sources(&mut page, &self.report)?;
+        under_way(&mut page, &self.report)?;
         store(&mut page, &self.report)?;
         shards(&mut page, &self.report)?;
         process(&mut page, &self.metrics, &self.report)
@@ -269,8 +270,8 @@ fn of_source(source: &str) -> [(&'static str, &str); 1] {
     [("source", source)]
 }
 
-fn store(page: &mut Page<'_>, report: &Report) -> fmt::Result {
-    let figures = &report.figures;
+/// What is under way beside deliveries of events as they come.
+fn under_way(page: &mut Page<'_>, report: &Report) -> fmt::Result {
     page.gauge(
         "replays",
         "Replays that have not ended, by state: events are held for them",
@@ -286,7 +287,11 @@ fn store(page: &mut Page<'_>, report: &Report) -> fmt::Result {
         commands
             .flat_map(Counts::iter)
             .map(|(state, n)| ([("state", state.name())], n)),
-    )?;
+    )
+}
+
+fn store(page: &mut Page<'_>, report: &Report) -> fmt::Result {
+    let figures = &report.figures;
     page.gauge(
         "pending_bytes",
         "Bytes of segments that hold something unresolved: at most so much do pending events occupy",

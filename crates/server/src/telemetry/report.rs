@@ -218,7 +218,7 @@ pub(crate) mod tests {
                 },
             }],
             replays: vec![(ReplayState::Running, 2), (ReplayState::Paused, 0)],
-            commands: None,
+            commands: Some(Counts::default()),
             destinations: destinations
                 .iter()
                 .map(|(name, totals)| DestinationReport {

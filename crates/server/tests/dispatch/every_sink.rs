@@ -137,7 +137,7 @@ impl Chance {
         };
         let mut arrived = self.arrived.lock().unwrap();
         for event in &events {
-            let id = event["id"].as_str().unwrap().parse().unwrap();
+            let id = event.get("id").unwrap().as_str().unwrap().parse().unwrap();
             let is_new = arrived.known.insert(id);
             arrived.repeats += u64::from(!is_new);
             if is_new || self.kind != Kind::Wayhold {
@@ -255,7 +255,7 @@ fn lines_of(path: &Path) -> Vec<u64> {
     let text = std::fs::read_to_string(path).unwrap();
     let id = |line: &str| {
         let event: Value = serde_json::from_str(line).unwrap();
-        event["id"].as_str().unwrap().parse().unwrap()
+        event.get("id").unwrap().as_str().unwrap().parse().unwrap()
     };
     text.lines().map(id).collect()
 }

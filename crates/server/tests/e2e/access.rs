@@ -57,6 +57,27 @@ const ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/v1/commands/{id}/edit", Some("propose")),
     ("POST", "/v1/commands/halt", Some("operate")),
     ("POST", "/v1/commands/continue", Some("operate")),
+    ("GET", "/v1/commands", Some("read")),
+    ("POST", "/v1/commands", Some("propose")),
+    ("GET", "/v1/commands/{id}", Some("read")),
+    ("GET", "/v1/commands/{id}/evidence", Some("audit")),
+    ("POST", "/v1/commands/{id}/cancel", Some("operate")),
+    ("POST", "/v1/commands/{id}/undo", Some("propose")),
+    ("POST", "/v1/commands/{id}/replay", Some("propose")),
+    ("POST", "/v1/commands/{id}/reconcile", Some("operate")),
+    ("POST", "/v1/commands/reconcile", Some("operate")),
+    ("GET", "/v1/ledger", Some("audit")),
+    ("GET", "/v1/ledger/checkpoint", Some("audit")),
+    ("GET", "/v1/ledger/keys", Some("audit")),
+    ("GET", "/v1/ledger/anchors", Some("audit")),
+    ("GET", "/v1/ledger/consistency", Some("audit")),
+    ("GET", "/v1/ledger/tile/{*path}", Some("audit")),
+    ("GET", "/v1/ledger/{idx}", Some("audit")),
+    ("GET", "/v1/ledger/{idx}/proof", Some("audit")),
+    ("POST", "/v1/ledger/{idx}/erase", Some("admin")),
+    ("GET", "/v1/sources", Some("read")),
+    ("GET", "/v1/sources/{name}", Some("read")),
+    ("POST", "/v1/sources/{name}/check", Some("operate")),
     ("GET", "/v1/shards", Some("read")),
     ("PUT", "/v1/shards", Some("operate")),
     ("GET", "/v1/tokens", Some("admin")),
@@ -86,6 +107,8 @@ fn real(path: &str) -> String {
         .replace("{name}", "delivered")
         .replace("{position}", "g1.s0.1");
     path.replace("{id}", "1")
+        .replace("{idx}", "0")
+        .replace("{*path}", "0/000")
         .replace("{prefix}", "0123456789ab")
 }
 

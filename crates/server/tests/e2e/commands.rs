@@ -245,7 +245,7 @@ fn what_was_taken_back_while_the_target_was_away_is_never_sent() {
     assert_eq!(ended(&server, &stays)["state"], "succeeded");
     server.wait_for_destination("erp", "nothing is pending", |one| one["pending"] == 0);
     assert_eq!(keys(&target)[&gone], before);
-    assert!(types(&records(&server, &gone)).contains(&"command.cancelled".to_owned()));
+    assert!(types(&records(&server, &gone)).contains(&"command.cancelled:cancelled".to_owned()));
     let late = server.ask("POST", &format!("/v1/commands/{stays}/cancel"), &[], b"{}");
     assert_eq!(late.status, 409, "{}", late.text());
 }
@@ -464,6 +464,7 @@ fn whatever_was_accepted_is_done_once_after_the_server_was_killed() {
 #[test]
 fn the_command_line_proposes_waits_and_tells() {
     let target = Receiver::start(201);
+    target.say(r#"{"id":7}"#);
     let folder = folder(&target, "", "");
     let server = start(folder.path());
     let url = server.url();

@@ -174,6 +174,29 @@ fn letters_are_found_by_filter_and_counted_by_cause() {
     assert_eq!(shown["fingerprint"], first["fingerprint"]);
 }
 
+/// Of twelve dead letters of `wms`: nothing is acted on that was not counted, or is not said well.
+fn wrong_wishes_are_refused(ask: &dyn Fn(&str, Value) -> (u16, Value)) {
+    for (body, expected, field) in [
+        (json!({"destination": "wms"}), 400, "expect"),
+        (json!({"expect": 12, "filter": "data ="}), 400, "filter"),
+        (json!({"expect": 12, "rate": "fast"}), 400, "rate"),
+        (json!({"expect": 12, "id": 7}), 400, "id"),
+        (json!({"expect": 11, "destination": "wms"}), 409, ""),
+        (json!({"expect": 1, "destination": "nowhere"}), 404, ""),
+    ] {
+        let (status, answer) = ask("redrive", body.clone());
+        let named = answer["field"].as_str().unwrap_or("");
+        assert_eq!((status, named), (expected, field), "{body}: {answer}");
+    }
+    let (status, refused) = ask("redrive", json!({"expect": 11, "filter": "id != ''"}));
+    assert_eq!(
+        (status, &refused["expected"], &refused["found"]),
+        (409, &json!(11), &json!(12))
+    );
+    let (status, _) = ask("discard", json!({"expect": 12, "reason": " "}));
+    assert_eq!(status, 400);
+}
+
 #[test]
 fn many_are_acted_on_once_they_are_counted_and_a_kill_ends_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -199,25 +222,7 @@ fn many_are_acted_on_once_they_are_counted_and_a_kill_ends_nothing() {
         ),
         (&json!("0"), &json!("11"))
     );
-    for (body, expected, field) in [
-        (json!({"destination": "wms"}), 400, "expect"),
-        (json!({"expect": 12, "filter": "data ="}), 400, "filter"),
-        (json!({"expect": 12, "rate": "fast"}), 400, "rate"),
-        (json!({"expect": 12, "id": 7}), 400, "id"),
-        (json!({"expect": 11, "destination": "wms"}), 409, ""),
-        (json!({"expect": 1, "destination": "nowhere"}), 404, ""),
-    ] {
-        let (status, answer) = ask("redrive", body.clone());
-        let named = answer["field"].as_str().unwrap_or("");
-        assert_eq!((status, named), (expected, field), "{body}: {answer}");
-    }
-    let (status, refused) = ask("redrive", json!({"expect": 11, "filter": "id != ''"}));
-    assert_eq!(
-        (status, &refused["expected"], &refused["found"]),
-        (409, &json!(11), &json!(12))
-    );
-    let (status, _) = ask("discard", json!({"expect": 12, "reason": " "}));
-    assert_eq!(status, 400);
+    wrong_wishes_are_refused(&ask);
 
     receiver.answer(204);
     let before = receiver.received().len();

@@ -72,12 +72,10 @@ pub(super) fn one(
             link.suffer(fault, Duration::from_millis(20 + dice.below(500)));
             tally.links += 1;
         }
-        8 => {
-            if database.kill() {
-                std::thread::sleep(Duration::from_millis(dice.below(500)));
-                database.start();
-                tally.databases += 1;
-            }
+        8 if database.kill() => {
+            std::thread::sleep(Duration::from_millis(dice.below(500)));
+            database.start();
+            tally.databases += 1;
         }
         _ => {}
     }

@@ -47,7 +47,7 @@ fn asked(requirement: Requirement) -> Request {
     let Opened::Asked(request) = opened else {
         panic!("expected a request, got {opened:?}");
     };
-    request
+    *request
 }
 
 fn somebody(name: &str, kind: ActorKind, labels: &[&str]) -> Approver {

@@ -87,6 +87,10 @@ fn create() -> String {
            ALTER TABLE outboxevent ADD COLUMN trace TEXT DEFAULT 't';"
 }
 
+#[expect(
+    clippy::unused_async,
+    reason = "the suite waits for servers, and a file is there at once"
+)]
 async fn file(_test: &str) -> Option<File> {
     Some(File::with(&create()))
 }
