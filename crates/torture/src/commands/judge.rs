@@ -19,7 +19,7 @@ pub(super) fn judge(
     folder: &Path,
 ) -> String {
     let mut states: BTreeMap<&str, String> = BTreeMap::new();
-    for id in proposed.values() {
+    for (_, id) in proposed {
         let Some(command) = people.see(&format!("/v1/commands/{id}")) else {
             server.fail(&format!("lost command {id}"));
         };

@@ -32,6 +32,9 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// One in so many is taken back, where nothing of it happened yet.
 const TAKEN_BACK: u64 = 15;
 
+/// How long a service waits between two proposals: there must be some at every point where the server dies.
+const PACE: Duration = Duration::from_millis(100);
+
 /// How long proposing everything may take once nothing is killed any more.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -44,14 +47,15 @@ pub(super) struct People {
     operator: String,
 }
 
-/// What was proposed: ids by key.
-pub(super) type Proposed = BTreeMap<String, String>;
+/// What was proposed: keys and ids, as they were answered.
+pub(super) type Proposed = Vec<(String, String)>;
 
 /// Everybody at work.
 pub(super) struct Load {
     proposers: Vec<JoinHandle<()>>,
     others: Vec<JoinHandle<()>>,
     proposed: Arc<Mutex<Proposed>>,
+    enough: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     count: u64,
 }
@@ -80,17 +84,22 @@ impl People {
         }
     }
 
-    /// Begins proposing so many commands, approving and taking back.
+    /// Begins proposing so many commands, and more until there are enough; approving and taking back.
     pub(super) fn work(&self, seed: u64, count: u64) -> Load {
-        let (proposed, stop) = (
-            Arc::<Mutex<Proposed>>::default(),
-            Arc::<AtomicBool>::default(),
-        );
+        let proposed = Arc::<Mutex<Proposed>>::default();
+        let (enough, stop) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let proposers = (0..PROPOSERS).map(|one| {
             let (people, proposed) = (self.clone(), Arc::clone(&proposed));
-            let numbers = (one..count).step_by(usize::try_from(PROPOSERS).unwrap());
+            let enough = Arc::clone(&enough);
+            let numbers = (one..).step_by(usize::try_from(PROPOSERS).unwrap());
             std::thread::spawn(move || {
-                numbers.for_each(|number| people.propose(seed, number, &proposed));
+                for number in numbers {
+                    if number >= count && enough.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    people.propose(seed, number, &proposed);
+                    std::thread::sleep(PACE);
+                }
             })
         });
         let proposers = proposers.collect();
@@ -105,6 +114,7 @@ impl People {
             proposers,
             others,
             proposed,
+            enough,
             stop,
             count,
         }
@@ -127,7 +137,7 @@ impl People {
                 && answer.status == 202
             {
                 let id = answer.json()["id"].as_str().unwrap().to_owned();
-                proposed.lock().unwrap().insert(key, id);
+                proposed.lock().unwrap().push((key, id));
                 return;
             }
             if begun.elapsed() > PATIENCE {
@@ -152,8 +162,8 @@ impl People {
     fn take_back_until(&self, seed: u64, proposed: &Mutex<Proposed>, stop: &AtomicBool) {
         let seed = Seed::new(seed ^ 0xcac);
         while !stop.load(Ordering::Relaxed) {
-            let ids: Vec<_> = proposed.lock().unwrap().values().cloned().collect();
-            if let Some(id) = ids.last().filter(|_| seed.one_in(TAKEN_BACK)) {
+            let newest = proposed.lock().unwrap().last().map(|(_, id)| id.clone());
+            if let Some(id) = newest.filter(|_| seed.one_in(TAKEN_BACK)) {
                 let target = format!("/v1/commands/{id}/cancel");
                 self.tell(&self.operator, &target, &json!({ "reason": "not wanted" }));
             }
@@ -201,10 +211,11 @@ impl People {
 impl Load {
     /// Waits until everything is proposed; those who approve and take back go on.
     pub(super) fn proposed(&mut self, server: &Server) -> Proposed {
+        self.enough.store(true, Ordering::Relaxed);
         self.proposers.drain(..).for_each(joined);
         let proposed = self.proposed.lock().unwrap().clone();
-        if proposed.len() as u64 != self.count {
-            let missing = self.count - proposed.len() as u64;
+        let missing = self.count.saturating_sub(proposed.len() as u64);
+        if missing > 0 {
             server.fail(&format!("does not accept {missing} commands"));
         }
         proposed
