@@ -1,8 +1,8 @@
 //! PostgreSQL's log, by a replication slot: rows in the order of their commits, whatever the table has of it.
 //!
 //! The log is read by ordinary statements: a sweep peeks at what lies behind the slot's place, and the slot is
-//! moved on at the beginning of the next one, past transactions all of whose rows are durable here. Where a
-//! row was refused the slot moves on without it: such a row stays in the table, and from then on the table is
+//! moved on at the beginning of the next one, past transactions all of whose rows are durable here. What was
+//! committed before there was a slot is read in the table first, and nothing else there. Where a row was refused the slot moves on without it: such a row stays in the table, and from then on the table is
 //! read as in poll mode until nothing in it is left over. Whether that is so is noted at the publication
 //! (`slot::Note`), so that a restart, or another reader, knows it too.
 
@@ -47,6 +47,8 @@ pub(super) struct LogicalReader {
     /// Whether rows stay whatever becomes of them: then there is no table to come back to.
     keeps: bool,
     way: Way,
+    /// What had been committed when reading the table began: what came since is in the log as well.
+    until: Option<String>,
     /// What was given in this sweep, and what of it is settled.
     handed: u64,
     settled: Arc<AtomicU64>,
@@ -89,18 +91,23 @@ struct Layout {
 
 impl LogicalReader {
     pub(super) fn new(
-        table_reader: PostgresReader,
+        mut table: PostgresReader,
         config: &OutboxTableConfig,
-        table: &Table,
+        columns: &Table,
         note: Note,
         settled: Arc<AtomicU64>,
     ) -> Self {
         let keeps = config.after == AfterAccept::Keep;
+        let until = match &note {
+            Note::Before(snapshot) => Some(snapshot.clone()),
+            Note::Nothing | Note::Table | Note::Log => None,
+        };
+        table.before.clone_from(&until);
         Self {
-            table: table_reader,
+            table,
             layout: Layout {
                 router: config.router.clone(),
-                table: table.clone(),
+                table: columns.clone(),
                 ignores_updates: matches!(config.after, AfterAccept::Mark(_)),
             },
             slot: config.slot.clone(),
@@ -109,8 +116,9 @@ impl LogicalReader {
             way: match note {
                 Note::Log => Way::Log,
                 _ if keeps => Way::Log,
-                Note::Nothing | Note::Table => Way::Table,
+                Note::Nothing | Note::Before(_) | Note::Table => Way::Table,
             },
+            until,
             handed: 0,
             settled,
             left_out: 0,
@@ -126,7 +134,12 @@ impl LogicalReader {
             self.between_sweeps(ended, without).await?;
         }
         let batch = match self.way {
-            Way::Table => self.table.next(without).await?,
+            Way::Table => {
+                if self.until.is_none() {
+                    self.until = Some(self.table.snapshot().await?);
+                }
+                self.table.next(without).await?
+            }
             Way::Log | Way::HeldUp => self.read_log(without).await?,
         };
         self.handed += batch.rows.len() as u64;
@@ -142,10 +155,25 @@ impl LogicalReader {
         let is_clean = settled >= self.handed && self.left_out == 0;
         (self.handed, self.left_out) = (0, 0);
         if self.way == Way::Table {
-            // Whatever was committed before that sweep is taken; what came since is in the log.
-            if ended == End::Empty && is_clean && without.is_empty() {
+            // One that was given up met a limit here: the same again.
+            if ended == End::More {
+                return Ok(());
+            }
+            if !is_clean || !without.is_empty() {
+                // What was refused may wait for long, and what comes since must not.
+                if self.table.before.take().is_some() {
+                    self.note(Note::Table).await?;
+                }
+                return Ok(());
+            }
+            let is_left_over = match &self.until {
+                Some(until) => self.table.is_left_over(until).await?,
+                None => true,
+            };
+            if !is_left_over {
                 self.note(Note::Log).await?;
                 self.way = Way::Log;
+                (self.until, self.table.before) = (None, None);
             }
             return Ok(());
         }

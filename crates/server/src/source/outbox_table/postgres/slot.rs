@@ -11,10 +11,12 @@ use crate::config::OutboxTableConfig;
 
 /// What a source reads by, noted as the publication's comment: it outlives connections and readers, and it
 /// tells a slot that was lost from one that was never made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Note {
     /// Nothing was read yet.
     Nothing,
+    /// In the table, what was committed before this snapshot, which is younger than the slot; then the log.
+    Before(String),
     /// Rows may be left over in the table.
     Table,
     /// The log alone.
@@ -22,6 +24,8 @@ pub(super) enum Note {
 }
 
 impl Note {
+    const BEFORE: &'static str =
+        "wayhold: reads the log, and before it of the table what is before ";
     const TABLE: &'static str = "wayhold: reads the table, then the log";
     const LOG: &'static str = "wayhold: reads the log";
 
@@ -29,18 +33,22 @@ impl Note {
         match comment {
             Some(Self::LOG) => Self::Log,
             Some(Self::TABLE) => Self::Table,
-            _ => Self::Nothing,
+            Some(other) => other
+                .strip_prefix(Self::BEFORE)
+                .map_or(Self::Nothing, |snapshot| Self::Before(snapshot.to_owned())),
+            None => Self::Nothing,
         }
     }
 
     /// Notes it; durable when this returns.
     pub(super) async fn write(
-        self,
+        &self,
         connection: &mut PgConnection,
         publication: &str,
     ) -> Result<(), Trouble> {
         let comment = match self {
             Self::Nothing => "NULL".to_owned(),
+            Self::Before(snapshot) => literal(&format!("{}{snapshot}", Self::BEFORE)),
             Self::Table => literal(Self::TABLE),
             Self::Log => literal(Self::LOG),
         };
@@ -160,6 +168,7 @@ pub(super) async fn prepare(
     };
     match look(connection, &config.slot).await? {
         Some(slot) if slot.is_lost => Err(lost(&SlotNames::of(config), true)),
+        Some(_) if note == Note::Nothing => begin(connection, config).await,
         Some(_) => Ok(note),
         None if note != Note::Nothing => Err(lost(&SlotNames::of(config), false)),
         None => {
@@ -168,9 +177,20 @@ pub(super) async fn prepare(
                 .execute(&mut *connection)
                 .await
                 .map_err(trouble)?;
-            Ok(Note::Nothing)
+            begin(connection, config).await
         }
     }
+}
+
+/// Notes where the log takes over: whatever is committed from now on is in it, for the slot is there.
+async fn begin(connection: &mut PgConnection, config: &OutboxTableConfig) -> Result<Note, Trouble> {
+    let snapshot = sqlx::query_scalar("SELECT pg_current_snapshot()::text")
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(trouble)?;
+    let note = Note::Before(snapshot);
+    note.write(connection, &config.publication).await?;
+    Ok(note)
 }
 
 /// Moves a slot on: what lies before is durable here.

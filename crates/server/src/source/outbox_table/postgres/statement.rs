@@ -34,6 +34,10 @@ pub(super) mod at {
 pub(super) struct Statements {
     /// Opens a sweep; `$1` are keys that are left out.
     pub(super) sweep: String,
+    /// The same of rows that were committed before a snapshot, `$2`.
+    pub(super) sweep_before: String,
+    /// Whether a row is there that was committed before a snapshot, `$1`.
+    pub(super) left_over: String,
     /// Counts what waits, and how many seconds ago the oldest is from.
     pub(super) lag: String,
     /// Type of the payload.
@@ -91,13 +95,21 @@ impl Statements {
             ),
         };
         let name = &table.name;
-        Self {
-            sweep: format!(
+        let sweep = |before: &str| {
+            format!(
                 "DECLARE {CURSOR} NO SCROLL CURSOR FOR {HORIZON} SELECT {} FROM ONLY {name} t \
-                 WHERE {waits} AND ({key} IS NULL OR {key} <> ALL($1)) \
+                 WHERE {waits} AND ({key} IS NULL OR {key} <> ALL($1)){before} \
                  ORDER BY {order} LIMIT {SWEEP_ROWS}",
                 columns.join(", "),
                 key = text(&router.key),
+            )
+        };
+        Self {
+            sweep: sweep(""),
+            sweep_before: sweep(&format!(" AND {}", committed_before("$2"))),
+            left_over: format!(
+                "{HORIZON} SELECT EXISTS (SELECT FROM ONLY {name} t WHERE {waits} AND {})",
+                committed_before("$1")
             ),
             lag: lag(config, table, &waits),
             payload,
@@ -155,6 +167,15 @@ const HORIZON: &str = "WITH horizon AS MATERIALIZED (\
 /// number, so it is the distance that counts: it is small for those that began since, whatever the number.
 const OPEN: &str = "((t.xmin::text::int8 - (SELECT low FROM horizon)) & 4294967295) \
      < (SELECT high - low FROM horizon)";
+
+/// Whether a row that is there was committed before a snapshot. Rows carry only the lower half of the number.
+fn committed_before(snapshot: &str) -> String {
+    const HIGH: &str = "(SELECT high FROM horizon)";
+    format!(
+        "pg_visible_in_snapshot(({HIGH} - (({HIGH} - t.xmin::text::int8) & 4294967295))::text::xid8, \
+         {snapshot}::text::pg_snapshot)"
+    )
+}
 
 fn mark(table: &str, column: &str, kind: ColumnKind) -> (String, String) {
     let column = quoted(column);

@@ -26,6 +26,8 @@ pub(super) struct PostgresReader {
     row_bytes: usize,
     /// Rows that the open sweep has given so far; `None`: none is open.
     swept: Option<usize>,
+    /// The snapshot before which a row was committed to be read; otherwise every row is.
+    pub(super) before: Option<String>,
 }
 
 impl PostgresReader {
@@ -41,7 +43,25 @@ impl PostgresReader {
             batch_bytes: config.batch_bytes,
             row_bytes: ROW_BYTES_FIRST,
             swept: None,
+            before: None,
         }
+    }
+
+    /// Everything that was committed until now.
+    pub(super) async fn snapshot(&mut self) -> Result<String, Trouble> {
+        sqlx::query_scalar("SELECT pg_current_snapshot()::text")
+            .fetch_one(&mut self.connection)
+            .await
+            .map_err(trouble)
+    }
+
+    /// Whether a row is there that was committed before a snapshot.
+    pub(super) async fn is_left_over(&mut self, before: &str) -> Result<bool, Trouble> {
+        sqlx::query_scalar(sqlx::AssertSqlSafe(self.statements.left_over.clone()))
+            .bind(before)
+            .fetch_one(&mut self.connection)
+            .await
+            .map_err(trouble)
     }
 
     async fn read(&mut self, without: &[String]) -> Result<Batch, Trouble> {
@@ -100,8 +120,13 @@ impl PostgresReader {
     async fn begin(&mut self, without: &[String]) -> Result<(), Trouble> {
         run(&mut self.connection, "BEGIN READ ONLY".to_owned()).await?;
         self.swept = Some(0);
-        sqlx::query(sqlx::AssertSqlSafe(self.statements.sweep.clone()))
-            .bind(without)
+        let declare = match &self.before {
+            None => sqlx::query(sqlx::AssertSqlSafe(self.statements.sweep.clone())).bind(without),
+            Some(before) => sqlx::query(sqlx::AssertSqlSafe(self.statements.sweep_before.clone()))
+                .bind(without)
+                .bind(before.clone()),
+        };
+        declare
             .execute(&mut self.connection)
             .await
             .map_err(trouble)?;
