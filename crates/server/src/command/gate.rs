@@ -75,7 +75,7 @@ impl Gate {
     }
 
     /// Goes by another rulebook from now on. Requests that wait are judged anew before anything is decided on them,
-    /// and by [`super::approvals::reconsider_all`].
+    /// and by [`super::approvals::Approvals::reconsider_all`].
     pub fn follow(&self, book: Rulebook) {
         self.0.store(Arc::new(book));
     }
