@@ -30,7 +30,7 @@ const KINDS: [&str; 4] = [
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// One in so many is taken back, where nothing of it happened yet.
-const TAKEN_BACK: u64 = 15;
+const TAKEN_BACK: u64 = 6;
 
 /// How long a service waits between two proposals: there must be some at every point where the server dies.
 const PACE: Duration = Duration::from_millis(100);
