@@ -126,6 +126,14 @@ struct Look {
     since: Option<String>,
 }
 
+fn invalid(field: &'static str, detail: impl std::fmt::Display) -> Problem {
+    Problem::new(ProblemType::InvalidRequest, format!("{field}: {detail}")).with("field", field)
+}
+
+fn state_of(field: &'static str, name: &str) -> Result<State, Problem> {
+    State::named(name).ok_or_else(|| invalid(field, format!("expected a state, not {name:?}")))
+}
+
 async fn show(
     Shared(app): Shared<Arc<App>>,
     _: Caller<Read>,
@@ -133,22 +141,14 @@ async fn show(
     Query(look): Query<Look>,
 ) -> Result<Json<Value>, Problem> {
     let id = id_of(&id)?;
-    let invalid = |field: &'static str, detail: String| {
-        Problem::new(ProblemType::InvalidRequest, format!("{field}: {detail}")).with("field", field)
-    };
     let wait = match &look.wait {
         None => Duration::ZERO,
         Some(text) => crate::config::quantity::parse_duration(text)
-            .map_err(|error| invalid("wait", error.to_string()))?
+            .map_err(|error| invalid("wait", error))?
             .min(WAIT_MAX),
     };
-    let since = match &look.since {
-        None => None,
-        Some(name) => Some(
-            State::named(name)
-                .ok_or_else(|| invalid("since", format!("expected a state, not {name:?}")))?,
-        ),
-    };
+    let since = look.since.as_deref().map(|name| state_of("since", name));
+    let since = since.transpose()?;
     let is_over = move |state: State| match since {
         Some(known) => state != known,
         None => state.is_ended(),
@@ -237,24 +237,19 @@ async fn list(
     _: Caller<Read>,
     Query(which): Query<Which>,
 ) -> Result<Json<List<Value>>, Problem> {
-    let invalid = |field: &'static str, detail: String| {
-        Problem::new(ProblemType::InvalidRequest, format!("{field}: {detail}")).with("field", field)
-    };
-    let named = |name: &str| {
-        State::named(name)
-            .ok_or_else(|| invalid("state", format!("expected a state, not {name:?}")))
-    };
     let states = which.state.as_deref().unwrap_or_default();
     let states = states.split(',').filter(|name| !name.is_empty());
     let filter = CommandFilter {
-        states: states.map(named).collect::<Result<_, _>>()?,
+        states: states
+            .map(|name| state_of("state", name))
+            .collect::<Result<_, _>>()?,
         kind: which.kind,
         destination: which.destination,
         principal: which.principal,
     };
     let before = which.after.as_deref().map(|after| {
         let number = after.parse::<u64>();
-        number.map_err(|_| invalid("after", "expected what next was".to_owned()))
+        number.map_err(|_| invalid("after", "expected what next was"))
     });
     let before = before.transpose()?;
     let limit = which.limit.unwrap_or(PAGE.1).clamp(1, PAGE.0);

@@ -71,23 +71,7 @@ async fn halt(
     caller: Caller<Operate>,
     Wish(wanted): Wish<Wanted>,
 ) -> Result<Json<Answer>, Problem> {
-    let (what, reason) = wanted.read()?;
-    let by = caller.principal.actor();
-    let changed = app.approvals.halt(what.clone(), by, reason.clone()).await?;
-    note(
-        &app,
-        &caller.principal.name,
-        "commands.halted",
-        &what,
-        reason,
-    )
-    .await?;
-    Ok(Json(Answer {
-        scope: what.0.name(),
-        name: what.1,
-        halted: true,
-        changed,
-    }))
+    set(&app, &caller, wanted, true).await
 }
 
 async fn go_on(
@@ -95,24 +79,30 @@ async fn go_on(
     caller: Caller<Operate>,
     Wish(wanted): Wish<Wanted>,
 ) -> Result<Json<Answer>, Problem> {
+    set(&app, &caller, wanted, false).await
+}
+
+async fn set(
+    app: &Arc<App>,
+    caller: &Caller<Operate>,
+    wanted: Wanted,
+    halted: bool,
+) -> Result<Json<Answer>, Problem> {
     let (what, reason) = wanted.read()?;
     let by = caller.principal.actor();
-    let changed = app
-        .approvals
-        .go_on(what.clone(), by, reason.clone())
-        .await?;
-    note(
-        &app,
-        &caller.principal.name,
-        "commands.continued",
-        &what,
-        reason,
-    )
-    .await?;
+    let (changed, action) = if halted {
+        let changed = app.approvals.halt(what.clone(), by, reason.clone());
+        (changed.await?, "commands.halted")
+    } else {
+        let changed = app.approvals.go_on(what.clone(), by, reason.clone());
+        (changed.await?, "commands.continued")
+    };
+    note(app, &caller.principal.name, action, &what, reason).await?;
+    let (scope, name) = what;
     Ok(Json(Answer {
-        scope: what.0.name(),
-        name: what.1,
-        halted: false,
+        scope: scope.name(),
+        name,
+        halted,
         changed,
     }))
 }
