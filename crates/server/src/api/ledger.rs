@@ -403,6 +403,7 @@ fn refused(error: &LedgerError) -> Problem {
     let kind = match error {
         LedgerError::NoPayload { .. } => ProblemType::NotFound,
         LedgerError::Unfit(_) => ProblemType::InvalidRequest,
+        LedgerError::NotEnded(_) => ProblemType::StateConflict,
         LedgerError::Commands(CommandsError::Busy) => ProblemType::Busy,
         LedgerError::Commands(CommandsError::NoSpace) => ProblemType::NoSpace,
         LedgerError::Commands(CommandsError::Stopping) => ProblemType::Stopping,

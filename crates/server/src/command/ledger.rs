@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::sync::Mutex;
 use wayhold_model::Clock;
+use wayhold_model::command::State;
 use wayhold_model::ledger::note::{Note, SigningNoteKey};
 use wayhold_model::ledger::{Actor, Checkpoint, Draft, Hash, NotCanonical, Trace};
-use wayhold_store::commands::{Change, Commands, CommandsError};
+use wayhold_store::commands::{Change, Commands, CommandsError, Erasing};
 use wayhold_store::{OpenError, Store};
 
 use super::ledger_key::{self, KeyError};
@@ -48,6 +49,9 @@ pub enum LedgerError {
         /// Its commitment.
         commitment: Hash,
     },
+    /// The command of the record needs what is to be erased. Cancel it, or wait for its end.
+    #[error("the command is {}; what it says can be erased once it has ended", .0.name())]
+    NotEnded(State),
     /// The system gives no randomness.
     #[error("no random bytes for a key: {0}")]
     Random(std::io::Error),
@@ -174,8 +178,10 @@ impl Ledger {
         commands
             .change(move |change| {
                 let stream = stream_of(change, idx)?;
-                if !change.erase(idx, commitment)? {
-                    return Err(LedgerError::NoPayload { idx, commitment });
+                match change.erase(idx, commitment)? {
+                    Erasing::Erased => {}
+                    Erasing::NotHeld => return Err(LedgerError::NoPayload { idx, commitment }),
+                    Erasing::NotEnded(state) => return Err(LedgerError::NotEnded(state)),
                 }
                 let draft = Draft::new(stream, "redaction.applied", &by, &Trace::default(), &body)?;
                 Ok(change.append(&draft)?)

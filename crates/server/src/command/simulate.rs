@@ -84,6 +84,10 @@ fn simulate(view: &View<'_>, policies: &Policies) -> Result<Simulation, Commands
             let Some(command) = view.command(row.command)? else {
                 continue;
             };
+            // What a policy would ask of it now cannot be told.
+            if command.new.is_erased() {
+                continue;
+            }
             let summary: Value = serde_json::from_str(&row.facts).unwrap_or_default();
             let arguments = serde_json::from_str(&command.new.arguments).unwrap_or_default();
             let Some(facts) = Facts::of_summary(&summary, arguments) else {

@@ -15,6 +15,9 @@ use super::propose::{Proposed, Proposer};
 /// Most commands that one undo makes up for: beyond, a person should look at them one by one.
 const STEPS_MAX: usize = 64;
 
+/// Why a command is neither done again nor made up for.
+const ERASED: &str = "and its arguments were erased";
+
 /// A command that is made up for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
@@ -69,6 +72,9 @@ impl CommandDesk {
                 .get(&command.new.kind)
                 .and_then(|kind| kind.config.compensation.clone())
                 .ok_or_else(|| wrong("and its kind names no compensation"))?;
+            if command.new.is_erased() {
+                return Err(wrong(ERASED));
+            }
             let arguments = arguments_of(command, &compensation.arguments).ok_or_else(|| {
                 wrong("and it has not what the compensation's arguments are made of")
             })?;
@@ -108,6 +114,13 @@ impl CommandDesk {
     ) -> Result<Proposed, CommandError> {
         let command = self.look(move |view| view.command(id)).await?;
         let command = command.ok_or_else(|| CommandError::NotFound { id: id.to_string() })?;
+        if command.new.is_erased() {
+            return Err(CommandError::WrongState {
+                id,
+                state: command.state,
+                why: ERASED,
+            });
+        }
         if !command.state.is_ended() {
             return Err(CommandError::WrongState {
                 id,

@@ -36,7 +36,7 @@ pub(crate) use file::{FILE, exists};
 pub use handle::Commands;
 pub(crate) use handle::CommandsOptions;
 pub use keys::KeyRow;
-pub use ledger::{KeyOfLedger, LedgerFile, Payload, RecordRow, Retained, random_salt};
+pub use ledger::{Erasing, KeyOfLedger, LedgerFile, Payload, RecordRow, Retained, random_salt};
 pub use rows::{Command, CommandFilter, NewCommand, Transition};
 
 #[cfg(test)]

@@ -26,6 +26,9 @@ CREATE TABLE dependencies(
 CREATE INDEX dependencies_needs ON dependencies(needs);
 ";
 
+/// What stands for arguments that were erased. No command is proposed with it, for arguments are an object.
+const ERASED: &str = "null";
+
 /// A command as it is proposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewCommand {
@@ -59,6 +62,13 @@ pub struct NewCommand {
     pub compensates: Option<CommandId>,
     /// The command that it does again.
     pub replays: Option<CommandId>,
+}
+
+impl NewCommand {
+    /// Whether its arguments were erased: then it is neither done again nor made up for.
+    pub fn is_erased(&self) -> bool {
+        self.arguments == ERASED
+    }
 }
 
 /// A command as it is kept.
@@ -447,6 +457,36 @@ impl Change<'_> {
                 .execute(params![id.to_bytes(), arguments, digest])
         })?;
         Ok(())
+    }
+
+    /// Forgets these arguments, of a command and of its edits; and what its target answered, where `answer`. Their
+    /// digests stay.
+    ///
+    /// # Errors
+    /// The file takes no change.
+    pub(super) fn forget(
+        &mut self,
+        id: CommandId,
+        arguments: &str,
+        answer: bool,
+    ) -> Result<(), CommandsError> {
+        let id = id.to_bytes();
+        self.run(|connection| {
+            for sql in [
+                "UPDATE commands SET arguments = ?3 WHERE id = ?1 AND arguments = ?2",
+                "UPDATE edits SET arguments = ?3 WHERE command = ?1 AND arguments = ?2",
+            ] {
+                connection
+                    .prepare_cached(sql)?
+                    .execute(params![id, arguments, ERASED])?;
+            }
+            if answer {
+                connection
+                    .prepare_cached("UPDATE commands SET result = NULL WHERE id = ?1")?
+                    .execute([id])?;
+            }
+            Ok(())
+        })
     }
 }
 

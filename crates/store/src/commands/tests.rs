@@ -4,7 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde_json::json;
+use wayhold_model::approval::Digest;
 use wayhold_model::command::{CommandId, Reversibility, Risk, State};
+use wayhold_model::ledger::{Actor, Draft, Salt, Trace};
 use wayhold_model::{Clock, OutcomeKind, Timestamp};
 
 use super::*;
@@ -334,4 +337,82 @@ async fn lists_go_back_in_time_and_hold_what_was_asked_for() {
     assert!(list(&elsewhere, None, 9).is_empty());
     let due = commands.read(|view| view.to_hand_over(2, 9)).unwrap();
     assert_eq!(due.iter().map(|one| one.number).collect::<Vec<_>>(), [3, 5]);
+}
+
+#[tokio::test]
+async fn what_is_erased_is_gone_from_the_command_and_its_edits_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    let [first, second, answer] = ["first", "second", "answer"].map(|name| {
+        format!(
+            "{{\"{name}\":\"{}\"}}",
+            format!("{name} 0151-2223344 ").repeat(9)
+        )
+    });
+    let asked = NewCommand {
+        arguments: first.clone(),
+        ..new(1)
+    };
+    let add = move |change: &mut Change<'_>| {
+        change.add_command(&asked, State::PendingApproval, (None, None))
+    };
+    commands.change(add).await.unwrap();
+    let with = second.clone();
+    let edit = move |change: &mut Change<'_>| {
+        let edited = Edited {
+            arguments: &with,
+            digest: &Digest([2; 32]),
+            order_key: None,
+        };
+        change.edit_command(id(1), "ada", edited)
+    };
+    assert!(commands.change(edit).await.unwrap());
+    let keep = answer.clone();
+    let keep = move |change: &mut Change<'_>| change.keep_result(id(1), &keep);
+    commands.change(keep).await.unwrap();
+
+    let mut held = Vec::new();
+    for (kind, text) in [
+        ("command.accepted", &first),
+        ("command.edited", &second),
+        ("attempt.finished", &answer),
+    ] {
+        let payload = Payload::new(Salt([7; 32]), text.clone().into_bytes());
+        let body = json!({ "said": payload.reference(), "outcome": "delivered" });
+        let (actor, trace) = (Actor::system("test"), Trace::default());
+        let record = Draft::new(format!("cmd:{}", id(1)), kind, &actor, &trace, &body).unwrap();
+        let commitment = payload.commitment;
+        let append = move |change: &mut Change<'_>| change.append_with(&record, &[payload]);
+        held.push((commands.change(append).await.unwrap(), commitment));
+    }
+    let erase = async |(idx, commitment)| {
+        let erase = move |change: &mut Change<'_>| change.erase(idx, commitment);
+        commands.change(erase).await.unwrap()
+    };
+    assert_eq!(
+        erase(held[0]).await,
+        Erasing::NotEnded(State::PendingApproval)
+    );
+    let kept = || commands.read(|view| view.command(id(1))).unwrap().unwrap();
+    assert_eq!(
+        (kept().new.arguments, kept().result),
+        (second, Some(answer))
+    );
+
+    assert!(
+        go(&commands, 1, State::PendingApproval, State::Cancelled)
+            .await
+            .unwrap()
+    );
+    for payload in held {
+        assert_eq!(erase(payload).await, Erasing::Erased);
+    }
+    assert!(kept().new.is_erased());
+    assert_eq!(kept().result, None);
+    let edits = commands.read(|view| view.edits_of(id(1))).unwrap();
+    assert_eq!(edits[0].arguments, "null");
+    commands.stop();
+    let file = std::fs::read(folder.path().join("commands.db")).unwrap();
+    let found = file.windows(12).any(|bytes| bytes == b"0151-2223344");
+    assert!(!found, "the file still holds what was erased");
 }

@@ -14,7 +14,7 @@ mod soundness;
 
 pub use file::LedgerFile;
 pub use keys::KeyOfLedger;
-pub use payloads::{Payload, random_salt};
+pub use payloads::{Erasing, Payload, random_salt};
 pub use records::RecordRow;
 pub use retention::Retained;
 pub(super) use soundness::unsound;

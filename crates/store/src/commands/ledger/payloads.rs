@@ -3,6 +3,8 @@
 
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
+use wayhold_model::OutcomeKind;
+use wayhold_model::command::State;
 use wayhold_model::ledger::commitment::{SALT_BYTES, commit};
 use wayhold_model::ledger::{Hash, Salt};
 
@@ -43,6 +45,17 @@ impl Payload {
     }
 }
 
+/// What became of an erasure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Erasing {
+    /// It is gone.
+    Erased,
+    /// The record holds no such payload.
+    NotHeld,
+    /// Nothing was done: its command may still be sent, and needs what it says.
+    NotEnded(State),
+}
+
 /// A salt that nobody can guess.
 ///
 /// # Errors
@@ -77,21 +90,44 @@ impl View<'_> {
 }
 
 impl Change<'_> {
-    /// Deletes a payload and its salt; whether it was there. The caller appends `redaction.applied` in the same change,
-    /// with the commitment as `erased`: without it an export lacks the payload and cannot say why.
+    /// Deletes a payload and its salt, and what the command of its record has of it besides. The caller appends
+    /// `redaction.applied` in the same change, with the commitment as `erased`: without it an export lacks the payload
+    /// and cannot say why.
     ///
     /// # Errors
     /// The file takes no change.
-    pub fn erase(&mut self, idx: u64, commitment: Hash) -> Result<bool, CommandsError> {
+    pub fn erase(&mut self, idx: u64, commitment: Hash) -> Result<Erasing, CommandsError> {
+        let mut held = self.payloads(idx)?.into_iter();
+        let Some(payload) = held.find(|held| held.commitment == commitment) else {
+            return Ok(Erasing::NotHeld);
+        };
+        let record = self.records(idx, 1)?.into_iter().next();
+        let record: Value = record
+            .and_then(|row| serde_json::from_slice(&row.record).ok())
+            .unwrap_or_default();
+        let said = |at: &str| record.pointer(at).and_then(Value::as_str);
+        let stream = said("/stream").and_then(|stream| stream.strip_prefix("cmd:"));
+        let command = match stream.and_then(|id| id.parse().ok()) {
+            Some(id) => self.command(id)?,
+            None => None,
+        };
+        if let Some(command) = command.as_ref().filter(|command| !command.state.is_ended()) {
+            return Ok(Erasing::NotEnded(command.state));
+        }
+        // What is deleted is overwritten, so that it is not found in a free page.
+        self.run(|connection| connection.pragma_update(None, "secure_delete", true))?;
+        if let (Some(command), Ok(text)) = (command, std::str::from_utf8(&payload.bytes)) {
+            let is_answer = said("/type") == Some("attempt.finished")
+                && said("/body/outcome") == Some(OutcomeKind::Delivered.name());
+            self.forget(command.new.id, text, is_answer)?;
+        }
         self.run(|connection| {
-            // What is deleted is overwritten, so that it is not found in a free page.
-            connection.pragma_update(None, "secure_delete", true)?;
-            let erased = connection
+            connection
                 .prepare_cached("DELETE FROM ledger_payloads WHERE idx = ?1 AND commitment = ?2")?
-                .execute(params![idx.cast_signed(), commitment.0]);
-            connection.pragma_update(None, "secure_delete", false)?;
-            Ok(erased? > 0)
-        })
+                .execute(params![idx.cast_signed(), commitment.0])?;
+            connection.pragma_update(None, "secure_delete", false)
+        })?;
+        Ok(Erasing::Erased)
     }
 }
 

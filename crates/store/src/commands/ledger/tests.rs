@@ -182,8 +182,8 @@ async fn an_erased_payload_is_gone_from_the_file_and_the_root_stays() {
     );
     let erase =
         |commitment| commands.change(move |change: &mut Change<'_>| change.erase(idx, commitment));
-    assert_eq!(erase(payload.commitment).await, Ok(true));
-    assert_eq!(erase(payload.commitment).await, Ok(false));
+    assert_eq!(erase(payload.commitment).await, Ok(Erasing::Erased));
+    assert_eq!(erase(payload.commitment).await, Ok(Erasing::NotHeld));
     assert_eq!(commands.read(|view| view.payloads(idx)), Ok(Vec::new()));
     assert_eq!(commands.read(|view| view.ledger_head()).unwrap().root, root);
     commands.stop();
