@@ -3,12 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use rusqlite::Connection;
-use thiserror::Error;
-use tokio::sync::oneshot;
 use wayhold_model::{
     DestinationId, Generation, LaneId, Position, Sequence, ShardId, StoredEvent, Timestamp,
 };
@@ -17,9 +15,11 @@ use crate::connection::ConnectionError;
 use crate::delivery::{AttemptRecord, DeadLetter, DeliveryState, Resolution, SetAside};
 use crate::disk::Disk;
 use crate::error::OpenError;
+use crate::progress::batch_rows;
 use crate::progress::chunk::Touched;
 use crate::progress::dead_letters::LetterError;
-use crate::progress::file::{self, StateFile};
+use crate::progress::durability::{NotDurable, State};
+use crate::progress::file::StateFile;
 use crate::progress::letter::LetterNumbers;
 use crate::progress::letter_rows::{self, Events, LetterContext, LetterRow};
 use crate::progress::memory::{
@@ -33,12 +33,6 @@ use crate::shards::{Name, Owner};
 /// Settlements that are written without waiting for the interval: a transaction of this many is as
 /// cheap per settlement as it gets.
 pub(super) const SETTLEMENTS_PER_FLUSH: usize = 4_096;
-
-/// How long a thread waits for the disk before it is told that nothing is certain.
-const THREAD_WAIT: Duration = Duration::from_secs(5);
-
-/// Notes of one run that are kept for health; a disk that fails for ever must not fill the memory.
-const NOTES_MAX: usize = 100;
 
 /// How progress is kept.
 #[derive(Clone)]
@@ -81,16 +75,11 @@ pub(crate) struct Opened {
     pub(crate) saved: Vec<(LaneId, Sequence)>,
 }
 
-/// What was waited for is not on disk: the store stopped, or the disk takes nothing. Do not act on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("progress is not on disk")]
-pub struct NotDurable;
-
 /// Progress of one shard; a cheap handle. The file is written until the last handle is dropped, or
 /// `stop`.
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     thread: Arc<WriterThread>,
 }
 
@@ -118,31 +107,6 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// Everything under the one lock.
-pub(super) struct State {
-    pub(super) memory: Memory,
-    /// Changes made.
-    pub(super) changed: u64,
-    /// Changes of which the file knows.
-    pub(super) durable: u64,
-    /// When the first change was made of which it does not.
-    pub(super) first_change: Option<Instant>,
-    waiters: Vec<(u64, Waiter)>,
-    pub(super) stopping: bool,
-    pub(super) stopped: bool,
-    /// Number of the file.
-    pub(super) file: u64,
-    /// Why the file does not follow at the moment.
-    pub(super) trouble: Option<String>,
-    /// What happened in this run that a person should know.
-    notes: Vec<String>,
-}
-
-enum Waiter {
-    Task(oneshot::Sender<()>),
-    Thread(mpsc::SyncSender<()>),
-}
-
 #[derive(Debug)]
 struct WriterThread {
     shared: Arc<Shared>,
@@ -168,18 +132,11 @@ impl Progress {
         let name = format!("{}-progress", Name(options.generation, options.shard));
         let shared = Arc::new(Shared {
             options,
-            state: Mutex::new(State {
-                memory: recovered.memory,
-                changed: 0,
-                durable: 0,
-                first_change: None,
-                waiters: Vec::new(),
-                stopping: false,
-                stopped: false,
-                file: recovered.number,
-                trouble: None,
-                notes: recovered.findings,
-            }),
+            state: Mutex::new(State::new(
+                recovered.memory,
+                recovered.number,
+                recovered.findings,
+            )),
             wake: Condvar::new(),
             reader: Mutex::new(None),
             #[cfg(test)]
@@ -441,28 +398,6 @@ impl Progress {
         self.change(|memory| memory.add_accepted_base(lane, count));
     }
 
-    /// Resolves once everything recorded before this call is synced, however long the disk takes. The
-    /// writer is asked at once, so that several shards can be waited for together.
-    pub(crate) fn durable(&self) -> impl Future<Output = Result<(), NotDurable>> + use<> {
-        let asked = {
-            let mut state = self.shared.lock();
-            state.must_wait().map(|changed| {
-                changed.map(|changed| {
-                    let (sender, receiver) = oneshot::channel();
-                    state.waiters.push((changed, Waiter::Task(sender)));
-                    self.shared.wake.notify_one();
-                    receiver
-                })
-            })
-        };
-        async move {
-            match asked? {
-                Some(waiting) => waiting.await.map_err(|_| NotDurable),
-                None => Ok(()),
-            }
-        }
-    }
-
     /// Letters of a lane that are under redrive, for start-up; `events` gives the events that they refer
     /// to. Blocking.
     pub(crate) fn redriving(
@@ -499,7 +434,7 @@ impl Progress {
         else {
             return Ok(DeliveryState::Pending);
         };
-        let history = self.read_letters(|c| file::read_history(c, lane, sequence))?;
+        let history = self.read_letters(|c| batch_rows::read_history(c, lane, sequence))?;
         Ok(match history.into_iter().last() {
             Some(last) => DeliveryState::Retrying { attempts, at, last },
             None => DeliveryState::Pending,
@@ -541,21 +476,6 @@ impl Progress {
             },
             hash_seed: self.shared.options.hash_seed,
         }
-    }
-
-    /// The same for a thread, though not for ever.
-    pub(crate) fn durable_soon(&self) -> Result<(), NotDurable> {
-        let waiting = {
-            let mut state = self.shared.lock();
-            let Some(changed) = state.must_wait()? else {
-                return Ok(());
-            };
-            let (sender, receiver) = mpsc::sync_channel(1);
-            state.waiters.push((changed, Waiter::Thread(sender)));
-            self.shared.wake.notify_one();
-            receiver
-        };
-        waiting.recv_timeout(THREAD_WAIT).map_err(|_| NotDurable)
     }
 
     /// The letters whose event is there and sound; health names the others.
@@ -645,54 +565,6 @@ impl Progress {
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// Up to which change somebody has to wait; `None` when there is nothing to wait for.
-    fn must_wait(&self) -> Result<Option<u64>, NotDurable> {
-        match self.changed {
-            changed if changed == self.durable => Ok(None),
-            _ if self.stopped => Err(NotDurable),
-            changed => Ok(Some(changed)),
-        }
-    }
-
-    /// Whether somebody waits.
-    pub(super) fn is_awaited(&self) -> bool {
-        !self.waiters.is_empty()
-    }
-
-    /// Everything up to this change is in the file; those who wait for it go on.
-    pub(super) fn is_durable(&mut self, through: u64) {
-        self.durable = through;
-        self.first_change = (self.changed > through).then(Instant::now);
-        self.trouble = None;
-        let waiting = std::mem::take(&mut self.waiters);
-        for (changed, waiter) in waiting {
-            if changed > through {
-                self.waiters.push((changed, waiter));
-                continue;
-            }
-            // Who no longer waits needs no answer.
-            match waiter {
-                Waiter::Task(sender) => drop(sender.send(())),
-                Waiter::Thread(sender) => drop(sender.try_send(())),
-            }
-        }
-    }
-
-    /// The writer is gone: nobody waits any longer.
-    pub(super) fn has_stopped(&mut self) {
-        self.stopped = true;
-        self.waiters.clear();
-    }
-
-    /// Keeps what happened for health, once.
-    pub(super) fn note(&mut self, note: String) {
-        if self.notes.len() < NOTES_MAX && !self.notes.contains(&note) {
-            self.notes.push(note);
-        }
     }
 }
 

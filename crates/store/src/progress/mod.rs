@@ -12,27 +12,31 @@ mod letter;
 mod memory;
 
 mod attempts;
+mod batch_rows;
 mod carry;
+mod checks;
 mod file;
 mod recovery;
 mod writer;
 
 mod dead_letters;
+mod durability;
 mod examine;
 mod handle;
+mod letter_actions;
 mod letter_edits;
 mod letter_queries;
 mod letter_rows;
 
 pub use dead_letters::{
-    DeadLetters, EndedLetter, LetterAt, LetterError, LetterGroup, LetterPage, LetterQuery,
-    LetterSelection,
+    DeadLetters, LetterAt, LetterError, LetterGroup, LetterPage, LetterQuery, LetterSelection,
 };
 pub(crate) use dead_letters::{EventSource, ProgressSource};
+pub use durability::NotDurable;
 pub(crate) use examine::Examined;
-pub use handle::NotDurable;
 pub(crate) use handle::{Opened, Progress, ProgressOptions};
 pub(crate) use letter::LetterNumbers;
+pub use letter_actions::EndedLetter;
 pub(crate) use memory::{Compaction, LaneView, LeftOut, ResolvedSegment, Source, Stretch, Totals};
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use crate::connection::{ConnectionError, Fault};
 use crate::disk::{self, Disk};
 use crate::error::OpenError;
+use crate::progress::batch_rows;
 use crate::progress::carry::{Carried, carry};
-use crate::progress::file::{self, Contents, StateFile};
+use crate::progress::file::{Contents, StateFile};
 use crate::progress::handle::ProgressOptions;
 use crate::progress::letter::LetterPlace;
 use crate::progress::memory::{Loaded, Memory};
@@ -126,7 +127,7 @@ fn start_anew(
                 };
                 memory.take_over_letter(place, letter.sequence, letter.redriving);
             }
-            file::fill(new, &memory.take(), options.hash_seed)
+            batch_rows::fill(new, &memory.take(), options.hash_seed)
         },
     )
     .map_err(|error| failed(&error))?;

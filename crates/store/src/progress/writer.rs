@@ -9,8 +9,9 @@ use rusqlite::ErrorCode;
 
 use crate::connection::{ConnectionError, Fault};
 use crate::disk;
+use crate::progress::batch_rows;
 use crate::progress::carry::{Carried, carry};
-use crate::progress::file::{self, StateFile};
+use crate::progress::file::StateFile;
 use crate::progress::handle::{SETTLEMENTS_PER_FLUSH, Shared};
 use crate::progress::memory::Batch;
 use crate::progress::recovery;
@@ -247,7 +248,7 @@ impl Writer {
             options.seed_and_owner(),
             |new| {
                 carried = carry(self.file.reader(), new)?;
-                file::fill(new, &batch, options.hash_seed)
+                batch_rows::fill(new, &batch, options.hash_seed)
             },
         );
         let synced = made.and_then(|file| {

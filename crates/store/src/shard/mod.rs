@@ -10,6 +10,7 @@ pub(crate) mod segment_file;
 pub(crate) mod index_file;
 pub(crate) mod recent;
 
+mod found;
 pub(crate) mod open;
 pub(crate) mod recovery;
 pub(crate) mod replaced;

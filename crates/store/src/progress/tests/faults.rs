@@ -5,7 +5,7 @@ use rusqlite::ffi;
 use super::*;
 use crate::delivery::{DeadLetter, SetAside};
 use crate::disk::Disk;
-use crate::progress::handle::NotDurable;
+use crate::progress::durability::NotDurable;
 use crate::progress::memory::ResolvedSegment;
 use crate::progress::{LetterAt, LetterError};
 

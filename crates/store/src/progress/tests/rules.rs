@@ -3,7 +3,7 @@
 use wayhold_model::FailureClass;
 
 use super::*;
-use crate::progress::handle::NotDurable;
+use crate::progress::durability::NotDurable;
 use crate::progress::memory::ResolvedSegment;
 use crate::progress::{LetterError, LetterQuery, letter_queries};
 
