@@ -199,6 +199,8 @@ pub(super) struct LaneTask {
     // Whether the lane is to be read from the beginning once nothing is under way.
     rewinding: bool,
     again: bool,
+    // When attempts were last started as far as everything allowed.
+    looked_at: Timestamp,
     state: LaneState,
     state_since: Timestamp,
     last_error: Option<LastError>,
@@ -286,6 +288,7 @@ impl LaneTask {
             sink_panicked: false,
             rewinding: false,
             again: false,
+            looked_at: Timestamp::EPOCH,
             last_error: None,
             repeats: 0,
             repeats_possible: repeatable.min(pending) as u64,
@@ -366,8 +369,8 @@ impl LaneTask {
         if self.stop_by.is_some() {
             return self.stop_by;
         }
-        let now = self.now();
-        let start = match self.openings(now) {
+        // As of the last look: what came due since then was not looked at, and has to be.
+        let start = match self.openings(self.looked_at) {
             _ if !self.is_running() => None,
             Openings::WaitUntil(at) => Some(at),
             Openings::Free(0) => None,

@@ -8,6 +8,8 @@ use wayhold::config::{DeliveryPolicy, OnDeadLetter};
 use wayhold::dispatch::LaneState;
 use wayhold::redelivery::LettersMeant;
 use wayhold::redelivery::RedeliveryError;
+use wayhold_model::backoff::{Backoff, Waits};
+use wayhold_model::verdict::{Patience, RetryPolicy};
 use wayhold_model::{Failure, FailureClass, Outcome};
 use wayhold_store::LetterError;
 
@@ -254,6 +256,37 @@ async fn an_outage_opens_the_breaker_and_recovery_starts_with_one_probe() {
     let snapshot = server.dispatcher.snapshot(server.ids[0]).await.unwrap();
     assert_eq!(snapshot.state, LaneState::Running);
     assert_eq!(snapshot.last_error.unwrap().failing_since, None);
+    server.stop().await;
+}
+
+/// The times are so short that many end between the lane's look at what may start and its asking when to look
+/// again: none of them may pass unnoticed, since nothing else would wake it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_breaker_that_ends_its_wait_at_any_moment_lets_its_probe_go() {
+    const EVENTS: u64 = 300;
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let lanes = names.iter().zip(1..).map(|(name, length)| {
+        let refusing = Scripted::new(|_, _| {
+            let failure = Failure::new(FailureClass::Unavailable, "connection refused");
+            Answer::Ends(Outcome::NotExecuted(failure))
+        });
+        let mut policy = policy();
+        let patience = Patience {
+            waits: Waits::Backoff(Backoff::default()),
+            attempts_max: Some(1),
+            age_max: None,
+        };
+        policy.retry = RetryPolicy::new(patience);
+        policy.breaker.failures = 1;
+        policy.breaker.open = Duration::from_micros(20 * length);
+        policy.breaker.open_max = policy.breaker.open;
+        (*name, policy, refusing)
+    });
+    let server = Server::start(folder.path(), lanes.collect()).await;
+    server.accept((0..EVENTS).map(|id| keyed(id, EVENTS))).await;
+    until("each was tried once and given up", || server.pending() == 0).await;
+    server.assert_identity();
     server.stop().await;
 }
 

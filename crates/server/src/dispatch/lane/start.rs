@@ -28,12 +28,13 @@ impl LaneTask {
 
     /// Starts as many attempts as run state, pace, order and the bound on repeats allow.
     pub(super) fn start_attempts(&mut self) {
+        let now = self.now();
+        self.looked_at = now;
         self.again = false;
         self.launch_paced();
         if self.rewinding && !self.rewind() {
             return;
         }
-        let now = self.now();
         if self.read_again_at.is_some_and(|at| at <= now)
             && let Some(reader) = &mut self.reader
         {
