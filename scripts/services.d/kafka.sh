@@ -1,8 +1,11 @@
-# Apache Kafka: one node that is broker and controller (KRaft), jars by Maven. A set that needs other
-# properties gives them in WAYHOLD_KAFKA_PROPERTIES, one a line.
+# Apache Kafka: a node that is broker and controller (KRaft), jars by Maven. A set that needs other
+# properties gives them in WAYHOLD_KAFKA_PROPERTIES, one a line. A node is a cluster by itself, unless
+# WAYHOLD_KAFKA_CLUSTER tells of one ("ID PORT:CONTROLLER_PORT ...", a pair for each node), of which it
+# is number WAYHOLD_KAFKA_NODE. WAYHOLD_KAFKA_HEAP is most memory of its Java.
 
 kafka_version=4.4.0
-kafka_jars=$cache/kafka-$kafka_version
+# With its command line tools, which `scripts/verify/kafka-tools` runs.
+kafka_jars=$cache/kafka-$kafka_version-tools
 
 kafka_install() {
     require_java
@@ -28,6 +31,18 @@ kafka_install() {
       <version>$kafka_version</version>
     </dependency>
     <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka-tools</artifactId>
+      <version>$kafka_version</version>
+      <!-- Those that are run need nothing that the broker does not bring. -->
+      <exclusions>
+        <exclusion>
+          <groupId>*</groupId>
+          <artifactId>*</artifactId>
+        </exclusion>
+      </exclusions>
+    </dependency>
+    <dependency>
       <groupId>org.slf4j</groupId>
       <artifactId>slf4j-simple</artifactId>
       <version>1.7.36</version>
@@ -50,15 +65,18 @@ END
 }
 
 kafka_prepare() {
-    local dir=$1 port controller_port
-    port=$(free_port)
-    controller_port=$(free_port)
-    while [ "$controller_port" = "$port" ]; do controller_port=$(free_port); done
+    local dir=$1 node=${WAYHOLD_KAFKA_NODE:-1} cluster number port controller_port voters=""
+    read -ra cluster <<<"${WAYHOLD_KAFKA_CLUSTER:-$(kafka_cluster_of_one)}"
+    for number in "${!cluster[@]}"; do
+        [ "$number" = 0 ] || voters+=,$number@127.0.0.1:${cluster[$number]#*:}
+    done
+    port=${cluster[$node]%:*}
+    controller_port=${cluster[$node]#*:}
     echo "$port" >"$dir/port"
     cat >"$dir/server.properties" <<END
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:$controller_port
+node.id=$node
+controller.quorum.voters=${voters#,}
 listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$controller_port
 advertised.listeners=PLAINTEXT://127.0.0.1:$port
 controller.listener.names=CONTROLLER
@@ -74,17 +92,24 @@ group.initial.rebalance.delay.ms=0
 log.retention.ms=-1
 ${WAYHOLD_KAFKA_PROPERTIES:-}
 END
-    local id
-    id=W$(head -c 32 /dev/urandom | base64 -w0 | tr -d '+/=' | cut -c1-21)
     java -cp "$kafka_jars/*" kafka.tools.StorageTool format \
-        --cluster-id "${id:0:21}A" --config "$dir/server.properties" >>"$dir/log" 2>&1 || {
+        --cluster-id "${cluster[0]}" --config "$dir/server.properties" >>"$dir/log" 2>&1 || {
         tail -n 20 "$dir/log" >&2
         fail 1 "Kafka's storage could not be made"
     }
 }
 
+kafka_cluster_of_one() {
+    local id port controller_port
+    id=W$(head -c 32 /dev/urandom | base64 -w0 | tr -d '+/=' | cut -c1-20)A
+    port=$(free_port)
+    controller_port=$(free_port)
+    while [ "$controller_port" = "$port" ]; do controller_port=$(free_port); done
+    echo "$id $port:$controller_port"
+}
+
 kafka_command() {
-    command=(java -Xmx512m -Xms128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1
+    command=(java "-Xmx${WAYHOLD_KAFKA_HEAP:-512m}" -Xms128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1
         -Dorg.slf4j.simpleLogger.showDateTime=true
         -Dorg.slf4j.simpleLogger.defaultLogLevel=warn
         -cp "$kafka_jars/*" kafka.Kafka "$1/server.properties")

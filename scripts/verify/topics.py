@@ -6,7 +6,7 @@ import sys
 import time
 from datetime import datetime
 
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import (
     ACL,
     ACLOperation,
@@ -115,6 +115,7 @@ def show(servers: str, topic: str) -> int:
     """Prints every record with all that it holds, texts as they are; null is a value that is not there."""
     for record in records_of(servers, topic):
         line = {
+            "partition": record.partition,
             "key": record.key.decode() if record.key is not None else None,
             "headers": [[name, value.decode()] for name, value in record.headers],
             "value": record.value.decode() if record.value is not None else None,
@@ -159,6 +160,55 @@ def create(servers: str, *topics: str) -> int:
     return 0
 
 
+def make(servers: str, topic: str, partitions: str, *settings: str) -> int:
+    """Makes a topic of so many partitions, with settings; `replicas=1,2` names the brokers of each, its leader first."""
+    configs = dict(setting.split("=", 1) for setting in settings)
+    replicas = [int(broker) for broker in configs.pop("replicas", "1").split(",")]
+    assignments = {partition: replicas for partition in range(int(partitions))}
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    admin.create_topics({topic: {"assignments": assignments, "configs": configs}}, wait_for_metadata=True)
+    admin.close()
+    return 0
+
+
+def leaders(servers: str, topic: str) -> int:
+    """Prints who leads each partition and which of its replicas are in sync."""
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    for one in sorted(partitions_of(admin, topic), key=lambda one: one["partition_index"]):
+        print(json.dumps({"leader": one["leader_id"], "in_sync": sorted(one["isr_nodes"])}))
+    admin.close()
+    return 0
+
+
+def lead(servers: str, topic: str) -> int:
+    """Hands the lead of each partition to the replica that is named after its preferred one, which is preferred from now on."""
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    turned = {}
+    for one in partitions_of(admin, topic):
+        first, *others = one["replica_nodes"]
+        turned[TopicPartition(topic, one["partition_index"])] = [*others, first]
+    refused = [error for error in admin.alter_partition_reassignments(turned).values() if error is not None]
+    if refused:
+        raise SystemExit(f"the replicas of {topic} cannot be named in another order: {refused}")
+    admin.elect_leaders(0, {topic: [partition.partition for partition in turned]})
+    admin.close()
+    return 0
+
+
+def partitions_of(admin: KafkaAdminClient, topic: str):
+    """What the cluster says of each partition."""
+    return admin.describe_topics([topic])[0]["partitions"]
+
+
+def throttled(servers: str, topic: str, client: str) -> int:
+    """Writes a record as this client, and prints for how many milliseconds the broker put the client off."""
+    producer = KafkaProducer(bootstrap_servers=servers, client_id=client)
+    producer.send(topic, b"{}").get(timeout=PATIENCE_SECONDS)
+    print(int(producer.metrics()["producer-metrics"]["throttle-time-max"]))
+    producer.close()
+    return 0
+
+
 def forbid(servers: str, *topics: str) -> int:
     """Denies writing to topics; needs a Kafka with an authorizer."""
     admin = KafkaAdminClient(bootstrap_servers=servers)
@@ -178,7 +228,17 @@ def forbid(servers: str, *topics: str) -> int:
     return 0
 
 
-VERBS = {"check": check, "read": read, "show": show, "create": create, "forbid": forbid}
+VERBS = {
+    "check": check,
+    "read": read,
+    "show": show,
+    "create": create,
+    "forbid": forbid,
+    "make": make,
+    "leaders": leaders,
+    "lead": lead,
+    "throttled": throttled,
+}
 
 if __name__ == "__main__":
     verb, *arguments = sys.argv[1:] or [""]

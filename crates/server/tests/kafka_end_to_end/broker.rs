@@ -1,7 +1,8 @@
 //! The Kafka that a test speaks to, and the independent client that looks at it.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -102,30 +103,12 @@ impl Broker {
 
     /// Every record of a topic, in order within each partition.
     pub(crate) fn read(&self, topic: &str) -> Vec<Record> {
-        let output = client(&["read", &self.servers, topic]);
-        assert!(output.status.success(), "{topic}: {}", errors(&output));
-        let lines = String::from_utf8(output.stdout).unwrap();
-        lines
-            .lines()
-            .map(|line| {
-                let record: Value = serde_json::from_str(line).unwrap();
-                let text = |name: &str| record[name].as_str().unwrap().to_owned();
-                Record {
-                    partition: record["partition"].as_u64().unwrap(),
-                    id: text("id"),
-                    sha256: text("sha256"),
-                }
-            })
-            .collect()
+        read(&self.servers, topic)
     }
 
-    /// Every record of a topic with all that it holds: key, headers in order, value, timestamp.
+    /// Every record of a topic with all that it holds: partition, key, headers in order, value, timestamp.
     pub(crate) fn show(&self, topic: &str) -> Vec<Value> {
-        let output = client(&["show", &self.servers, topic]);
-        assert!(output.status.success(), "{topic}: {}", errors(&output));
-        let lines = String::from_utf8(output.stdout).unwrap();
-        let records = lines.lines().map(serde_json::from_str);
-        records.collect::<Result<_, _>>().unwrap()
+        lines_of(&["show", &self.servers, topic])
     }
 
     fn service(&self, arguments: &[&str]) -> String {
@@ -166,6 +149,57 @@ impl Drop for Broker {
     }
 }
 
+/// Every record of a topic of this cluster, in order within each partition.
+pub(super) fn read(servers: &str, topic: &str) -> Vec<Record> {
+    let records = lines_of(&["read", servers, topic]);
+    records
+        .iter()
+        .map(|record| {
+            let text = |name: &str| record[name].as_str().unwrap().to_owned();
+            Record {
+                partition: record["partition"].as_u64().unwrap(),
+                id: text("id"),
+                sha256: text("sha256"),
+            }
+        })
+        .collect()
+}
+
+/// What the independent client prints, each line as JSON.
+pub(super) fn lines_of(arguments: &[&str]) -> Vec<Value> {
+    let output = client(arguments);
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        errors(&output)
+    );
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let lines = lines.lines().map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().unwrap()
+}
+
+/// Runs one of Kafka's own tools (`scripts/verify/kafka-tools`) on this input.
+pub(super) fn tool(arguments: &[&str], input: &str) {
+    let mut child = Command::new("timeout")
+        .arg("120")
+        .arg(script("verify/kafka-tools"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        errors(&output)
+    );
+}
+
 fn has_client() -> bool {
     let output = client(&["available"]);
     if output.status.code() == Some(ABSENT) {
@@ -179,7 +213,8 @@ fn has_client() -> bool {
     true
 }
 
-fn client(arguments: &[&str]) -> Output {
+/// Runs the independent client (`scripts/verify/kafka`).
+pub(super) fn client(arguments: &[&str]) -> Output {
     // A client that waits for what never comes must not hold up the run.
     Command::new("timeout")
         .arg("120")
@@ -189,13 +224,15 @@ fn client(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-fn script(name: &str) -> PathBuf {
+/// The path of a script.
+pub(super) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../scripts")
         .join(name)
 }
 
-fn errors(output: &Output) -> String {
+/// What a command wrote to standard error.
+pub(super) fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 

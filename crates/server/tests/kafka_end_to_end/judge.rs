@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest as _, Sha256};
 
+use super::broker::Record;
 use super::load::{Event, Intent};
 
 /// What a destination was sent once.
@@ -15,6 +16,16 @@ pub(crate) struct Arrival {
     pub(crate) id: String,
     /// SHA-256 of its data, in hexadecimal.
     pub(crate) sha256: String,
+}
+
+impl From<Record> for Arrival {
+    fn from(record: Record) -> Self {
+        Self {
+            place: record.partition,
+            id: record.id,
+            sha256: record.sha256,
+        }
+    }
 }
 
 /// What is to be said of one destination.

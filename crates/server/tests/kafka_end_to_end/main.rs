@@ -1,6 +1,7 @@
 //! The built binary between real files and a real Kafka, looked at by a client of another language
-//! (`scripts/verify/kafka`): everything arrives as it was, one topic's trouble stays its own, and
-//! nothing is lost or reordered when broker and server are killed.
+//! (`scripts/verify/kafka`): everything arrives as it was and where Java's producer would put it, one
+//! topic's trouble stays its own, and nothing is lost or reordered when broker and server are killed, leaders move, replicas
+//! are away, or a quota is used up.
 
 #![cfg(feature = "kafka")]
 #![expect(
@@ -17,10 +18,15 @@
 mod support;
 
 mod arrival;
+mod attempts;
 mod broker;
+mod cluster;
 mod debezium;
 mod isolation;
 mod judge;
+mod leaders;
 mod load;
 mod lost_answers;
 mod outage;
+mod partitioning;
+mod quota;

@@ -202,13 +202,7 @@ fn check_progress(history: &[Intent], plan: &Plan, seen: &Seen) {
 
 fn of_kafka(broker: &Broker) -> Vec<Arrival> {
     let records = broker.read("orders").into_iter();
-    records
-        .map(|record| Arrival {
-            place: record.partition,
-            id: record.id,
-            sha256: record.sha256,
-        })
-        .collect()
+    records.map(Arrival::from).collect()
 }
 
 fn of_portal(portal: &Receiver) -> Vec<Arrival> {
@@ -319,7 +313,7 @@ fn find<'a>(status: &'a Value, name: &str) -> &'a Value {
 }
 
 /// A port that the server can come back to: below those that the system hands to clients.
-fn free_port(seed: u64) -> u16 {
+pub(super) fn free_port(seed: u64) -> u16 {
     let mut random = Random(seed);
     loop {
         let port = 20_000 + u16::try_from(random.next() % 12_000).unwrap();
