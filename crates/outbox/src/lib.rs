@@ -7,6 +7,12 @@ mod table;
 
 #[cfg(feature = "rusqlite")]
 pub mod rusqlite;
+#[cfg(any(
+    feature = "sqlx-mysql",
+    feature = "sqlx-postgres",
+    feature = "sqlx-sqlite"
+))]
+mod sqlx;
 #[cfg(feature = "sqlx-mysql")]
 pub mod sqlx_mysql;
 #[cfg(feature = "sqlx-postgres")]

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod contract;
 mod mysql;
 mod postgres;
 mod sqlite;

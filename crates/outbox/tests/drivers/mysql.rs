@@ -3,7 +3,8 @@
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
 use wayhold_outbox::{Database, Table};
 
-use crate::{Row, bare, event, rows, service, table, without_blanks};
+use crate::contract::of_sqlx;
+use crate::{bare, service};
 
 async fn connect() -> Option<MySqlConnection> {
     let url = service("WAYHOLD_TEST_MARIADB")?;
@@ -17,47 +18,13 @@ async fn run(connection: &mut MySqlConnection, script: String) {
         .unwrap();
 }
 
-#[tokio::test]
-async fn sqlx_tells_what_commits_and_nothing_else() {
-    let Some(mut connection) = connect().await else {
-        return;
-    };
-    run(&mut connection, "DROP TABLE IF EXISTS crate_sqlx".into()).await;
-    let table = table("crate_sqlx");
-    for _ in 0..2 {
-        wayhold_outbox::sqlx_mysql::create_table(&mut connection, &table)
-            .await
-            .unwrap();
-    }
-    let (one, two) = (event("1"), bare("2"));
-
-    let mut transaction = connection.begin().await.unwrap();
-    wayhold_outbox::sqlx_mysql::insert(&mut transaction, &table, &one)
-        .await
-        .unwrap();
-    wayhold_outbox::sqlx_mysql::insert(&mut transaction, &table, &two)
-        .await
-        .unwrap();
-    transaction.commit().await.unwrap();
-
-    let mut transaction = connection.begin().await.unwrap();
-    wayhold_outbox::sqlx_mysql::insert(&mut transaction, &table, &event("3"))
-        .await
-        .unwrap();
-    transaction.rollback().await.unwrap();
-
-    let found = "SELECT id, aggregatetype, aggregateid, type, CAST(payload AS char), traceparent \
-                 FROM crate_sqlx ORDER BY position";
-    let mut found: Vec<Row> = sqlx::query_as(found)
-        .fetch_all(&mut connection)
-        .await
-        .unwrap();
-    found
-        .iter_mut()
-        .for_each(|row| row.4 = row.4.as_deref().map(without_blanks));
-    assert_eq!(found, rows(&[&one, &two]));
-    run(&mut connection, "DROP TABLE crate_sqlx".into()).await;
-}
+of_sqlx!(
+    connect(),
+    sqlx_mysql,
+    "crate_sqlx",
+    "SELECT id, aggregatetype, aggregateid, type, CAST(payload AS char), traceparent \
+     FROM crate_sqlx ORDER BY position"
+);
 
 #[tokio::test]
 async fn a_table_made_for_debezium_gets_a_position() {

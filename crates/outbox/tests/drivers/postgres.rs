@@ -5,6 +5,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio_postgres::NoTls;
 use wayhold_outbox::{CHANNEL, Database, Table};
 
+use crate::contract::of_sqlx;
 use crate::{Row, bare, event, rows, service, table, without_blanks};
 
 async fn connect() -> Option<PgConnection> {
@@ -34,41 +35,13 @@ async fn found(connection: &mut PgConnection, table: &str) -> Vec<Row> {
     found
 }
 
-#[tokio::test]
-async fn sqlx_tells_what_commits_and_nothing_else() {
-    let Some(mut connection) = connect().await else {
-        return;
-    };
-    run(&mut connection, "DROP TABLE IF EXISTS crate_sqlx".into()).await;
-    let table = table("crate_sqlx");
-    for _ in 0..2 {
-        wayhold_outbox::sqlx_postgres::create_table(&mut connection, &table)
-            .await
-            .unwrap();
-    }
-    let (one, two) = (event("1"), bare("2"));
-
-    let mut transaction = connection.begin().await.unwrap();
-    wayhold_outbox::sqlx_postgres::insert(&mut transaction, &table, &one)
-        .await
-        .unwrap();
-    wayhold_outbox::sqlx_postgres::insert(&mut transaction, &table, &two)
-        .await
-        .unwrap();
-    transaction.commit().await.unwrap();
-
-    let mut transaction = connection.begin().await.unwrap();
-    wayhold_outbox::sqlx_postgres::insert(&mut transaction, &table, &event("3"))
-        .await
-        .unwrap();
-    transaction.rollback().await.unwrap();
-
-    assert_eq!(
-        found(&mut connection, "crate_sqlx").await,
-        rows(&[&one, &two])
-    );
-    run(&mut connection, "DROP TABLE crate_sqlx".into()).await;
-}
+of_sqlx!(
+    connect(),
+    sqlx_postgres,
+    "crate_sqlx",
+    "SELECT id::text, aggregatetype, aggregateid, type, payload::text, traceparent \
+     FROM crate_sqlx ORDER BY position"
+);
 
 #[tokio::test]
 async fn tokio_postgres_tells_what_commits_and_nothing_else() {

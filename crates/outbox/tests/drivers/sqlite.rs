@@ -1,8 +1,9 @@
 //! SQLite by `rusqlite` and by `sqlx`.
 
-use sqlx::Connection as _;
+use sqlx::{Connection as _, SqliteConnection};
 use wayhold_outbox::{InsertError, Table};
 
+use crate::contract::of_sqlx;
 use crate::{Row, bare, event, rows, table, without_blanks};
 
 const ROWS: &str = "SELECT id, aggregatetype, aggregateid, type, payload, traceparent \
@@ -62,40 +63,8 @@ fn an_event_that_does_not_fit_reaches_no_database() {
     );
 }
 
-#[tokio::test]
-async fn sqlx_tells_what_commits_and_nothing_else() {
-    let mut connection = sqlx::SqliteConnection::connect("sqlite::memory:")
-        .await
-        .unwrap();
-    let table = table("outboxevent");
-    for _ in 0..2 {
-        wayhold_outbox::sqlx_sqlite::create_table(&mut connection, &table)
-            .await
-            .unwrap();
-    }
-    let (one, two) = (event("1"), bare("2"));
-
-    let mut transaction = connection.begin().await.unwrap();
-    wayhold_outbox::sqlx_sqlite::insert(&mut transaction, &table, &one)
-        .await
-        .unwrap();
-    wayhold_outbox::sqlx_sqlite::insert(&mut transaction, &table, &two)
-        .await
-        .unwrap();
-    transaction.commit().await.unwrap();
-
-    let mut transaction = connection.begin().await.unwrap();
-    wayhold_outbox::sqlx_sqlite::insert(&mut transaction, &table, &event("3"))
-        .await
-        .unwrap();
-    transaction.rollback().await.unwrap();
-
-    let mut found: Vec<Row> = sqlx::query_as(ROWS)
-        .fetch_all(&mut connection)
-        .await
-        .unwrap();
-    found
-        .iter_mut()
-        .for_each(|row| row.4 = row.4.as_deref().map(without_blanks));
-    assert_eq!(found, rows(&[&one, &two]));
+async fn connect() -> Option<SqliteConnection> {
+    Some(SqliteConnection::connect("sqlite::memory:").await.unwrap())
 }
+
+of_sqlx!(connect(), sqlx_sqlite, "outboxevent", ROWS);
