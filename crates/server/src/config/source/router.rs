@@ -62,6 +62,8 @@ pub enum Placement {
     Header,
     /// Into the data, beside the payload.
     Envelope,
+    /// Beside the data, as the extension attribute `partition`: a whole number.
+    Partition,
 }
 
 /// What becomes of a row that is changed instead of put in. Only logical mode sees such a thing.
@@ -91,6 +93,9 @@ const ADDITIONAL_MAX: usize = 32;
 
 /// Attributes that no column is placed as: what an event is known by and ordered by, and what it cannot have.
 const RESERVED: [&str; 5] = ["id", "source", "partitionkey", "specversion", "data"];
+
+/// The extension attribute by which an event says which partition it goes to.
+const PARTITION: &str = "partition";
 
 /// The router's own defaults of its topics.
 const TOPIC_REGEX: &str = "(?<routedByValue>.*)";
@@ -183,22 +188,26 @@ fn read_additional(section: &mut Section<'_, '_, '_>) -> Vec<Additional> {
 }
 
 fn is_same_place(one: &Additional, other: &Additional) -> bool {
-    one.placement == other.placement && one.alias == other.alias
+    let is_envelope = |one: &Additional| one.placement == Placement::Envelope;
+    is_envelope(one) == is_envelope(other) && one.alias == other.alias
 }
 
 fn parse_additional(item: &str) -> Result<Additional, &'static str> {
-    const FORM: &str = "COLUMN:header, COLUMN:envelope, or either with :ALIAS";
+    const FORM: &str =
+        "COLUMN:header or COLUMN:envelope, either also with :ALIAS, or COLUMN:partition";
     let mut parts = item.split(':').map(str::trim);
     let column = parts.next().filter(|name| !name.is_empty()).ok_or(FORM)?;
     let placement = match parts.next() {
         Some("header") => Placement::Header,
         Some("envelope") => Placement::Envelope,
-        Some("partition") => {
-            return Err("header or envelope: a record's partition follows from its key here");
-        }
+        Some("partition") => Placement::Partition,
         _ => return Err(FORM),
     };
-    let alias = parts.next().unwrap_or(column);
+    let alias = match (placement, parts.next()) {
+        (Placement::Partition, None) => PARTITION,
+        (Placement::Partition, Some(_)) => return Err(FORM),
+        (_, alias) => alias.unwrap_or(column),
+    };
     if parts.next().is_some() || alias.is_empty() {
         return Err(FORM);
     }
@@ -219,7 +228,7 @@ fn parse_additional(item: &str) -> Result<Additional, &'static str> {
             }
             alias
         }
-        Placement::Envelope => alias.to_owned(),
+        Placement::Envelope | Placement::Partition => alias.to_owned(),
     };
     Ok(Additional {
         column: column.to_owned(),
@@ -251,13 +260,18 @@ mod tests {
             (placed.placement, placed.alias.as_str()),
             (Placement::Envelope, "eventType")
         );
+        let placed = parse_additional("shard:partition").unwrap();
+        assert_eq!(
+            (placed.placement, placed.alias.as_str()),
+            (Placement::Partition, "partition")
+        );
         for wrong in [
             "type",
             "type:body",
             ":header",
             "a:header:b:c",
             "a:header:",
-            "a:partition",
+            "a:partition:b",
             "a:header:id",
         ] {
             assert!(parse_additional(wrong).is_err(), "{wrong}");

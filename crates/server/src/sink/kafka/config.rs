@@ -14,6 +14,8 @@ pub struct KafkaConfig {
     pub bootstrap_servers: String,
     /// Topic of each event, a template over its attributes.
     pub topic: Template,
+    /// Partition of each event, a template over its attributes; one that lacks an attribute goes where its key says.
+    pub partition: Option<Template>,
     /// How an event becomes a record.
     pub mode: KafkaMode,
     /// Headers beside those of CloudEvents, each a template over attributes; an event that lacks one goes
@@ -108,6 +110,7 @@ impl KafkaConfig {
             );
         }
         let topic = section.require("topic", "\"{type}\"");
+        let partition = section.find("partition");
         let mode = section.get("mode", KafkaMode::Binary);
         let headers = section.table("headers", read_headers);
         let compression = section.get("compression", Compression::None);
@@ -115,6 +118,7 @@ impl KafkaConfig {
         Some(Self {
             bootstrap_servers: bootstrap_servers?,
             topic: topic?,
+            partition,
             mode,
             headers,
             compression,

@@ -1,11 +1,13 @@
-//! Tests of where records go: keyed ones where Java's producer sends them, the others anywhere.
+//! Tests of where records go: those that name a partition there, keyed ones where Java's producer sends them, the others
+//! anywhere.
 
 use std::collections::HashSet;
 
-use wayhold_model::Outcome;
+use wayhold_model::template::Template;
+use wayhold_model::{EventParts, Outcome, OutcomeKind};
 
 use super::rig::{KafkaRig, config, mock};
-use crate::sink::contract::{Lane, event};
+use crate::sink::contract::{Lane, event, stored};
 
 /// Keys of a run, of every length up to a thousand bytes.
 const KEYS: usize = 1_000;
@@ -67,6 +69,66 @@ async fn records_without_a_key_are_spread() {
     let consumed = rig.consumed.lock().unwrap();
     let partitions: HashSet<_> = consumed.iter().map(|c| c.partition).collect();
     assert!(partitions.len() > 1 && consumed.iter().all(|c| c.key.is_none()));
+}
+
+#[tokio::test]
+async fn a_record_goes_to_the_partition_that_its_event_names_whatever_its_key() {
+    let cluster = mock("orders", 4);
+    placed_by_partition(&cluster.bootstrap_servers(), "orders").await;
+}
+
+/// Over a topic of four partitions, in the mock or in a real Kafka.
+pub(super) async fn placed_by_partition(servers: &str, topic: &str) {
+    let mut config = config(servers, topic);
+    config.partition = Some(Template::parse_attributes("{partition}").unwrap());
+    let rig = KafkaRig::start(&config, topic, 4);
+    let mut lane = Lane::new(1);
+    let named = |id: &str, extensions: &str| {
+        let parts = EventParts {
+            id,
+            source: "/shop",
+            kind: "order.created",
+            key: "k",
+            extensions,
+            data: bytes::Bytes::from_static(b"1"),
+            ..EventParts::default()
+        };
+        stored(&parts)
+    };
+    for partition in [2, 0, 3, 1] {
+        let extensions = format!("{{\"partition\":{partition}}}");
+        lane.submit(&rig.sink, [named(&partition.to_string(), &extensions)]);
+        assert_eq!(lane.next().await.0, Outcome::Delivered);
+    }
+    for n in 4..6 {
+        lane.submit(&rig.sink, [named(&n.to_string(), "{}")]);
+        assert_eq!(lane.next().await.0, Outcome::Delivered);
+    }
+    // What is no partition is the event's own fault; one that is not there may be made.
+    lane.submit(&rig.sink, [named("6", r#"{"partition":"x"}"#)]);
+    let (outcome, _) = lane.next().await;
+    assert_eq!(outcome.kind(), OutcomeKind::Refused, "{outcome:?}");
+    lane.submit(&rig.sink, [named("7", r#"{"partition":4}"#)]);
+    let (outcome, _) = lane.next().await;
+    assert_eq!(outcome.kind(), OutcomeKind::NotExecuted, "{outcome:?}");
+    rig.consume(6);
+    let consumed = rig.consumed.lock().unwrap();
+    let by_key = (murmur2(b"k") & i32::MAX) % 4;
+    let mut found: Vec<_> = consumed
+        .iter()
+        .map(|one| (one.received.id.as_str(), one.partition))
+        .collect();
+    found.sort_unstable();
+    let expected = [
+        ("0", 0),
+        ("1", 1),
+        ("2", 2),
+        ("3", 3),
+        ("4", by_key),
+        ("5", by_key),
+    ];
+    assert_eq!(found, expected);
+    assert!(consumed.iter().all(|one| one.key.as_deref() == Some("k")));
 }
 
 /// Java's hash of keys (`org.apache.kafka.common.utils.Utils.murmur2`), for comparison only.

@@ -8,6 +8,7 @@ use wayhold_model::{Outcome, OutcomeKind};
 
 use super::KafkaSink;
 use super::config::Compression;
+use super::partitions::placed_by_partition;
 use super::rig::{KafkaRig, WINDOW, client, config, outcomes_until_delivered, with_property};
 use crate::sink::Sink;
 use crate::sink::contract::{Lane, event, exercise};
@@ -26,6 +27,13 @@ async fn it_keeps_the_contract_with_a_real_kafka() {
         let rig = KafkaRig::start(&config, &topic, 4);
         assert!(rig.sink.probe().await.unwrap().contains("4 partitions"));
         exercise(&rig).await;
+    }
+}
+
+#[tokio::test]
+async fn a_real_record_goes_to_the_partition_that_its_event_names() {
+    if let Some((servers, topic)) = real_topic(4).await {
+        placed_by_partition(&servers, &topic).await;
     }
 }
 

@@ -5,6 +5,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use wayhold_model::{AttributeValue, Event, StoredEvent};
 
 use super::config::{KafkaConfig, KafkaMode};
+use super::topic::partition_of;
 use crate::sink::Attempt;
 use crate::sink::cloudevents::{STRUCTURED_CONTENT_TYPE, visit_attributes, write_structured};
 
@@ -18,6 +19,8 @@ const TOMBSTONE: &str = "tombstone";
 pub(super) struct Record {
     /// The ordering key's bytes; without one the record goes to any partition.
     pub(super) key: Option<String>,
+    /// The partition, where it does not follow from the key.
+    pub(super) partition: Option<i32>,
     /// Attributes, in UTF-8 as they are.
     pub(super) headers: OwnedHeaders,
     /// An event without data has an empty value. Null, which deletes in a compacted topic, it is only where the
@@ -81,6 +84,8 @@ impl Record {
                 + headers.size
                 + value.as_ref().map_or(0, Bytes::len),
             key,
+            // What is no partition is refused before a record is made of it.
+            partition: partition_of(config.partition.as_ref(), event).unwrap_or_default(),
             headers: headers.headers,
             value,
             timestamp: timestamp_of(event, stored.accepted_at.as_micros()),

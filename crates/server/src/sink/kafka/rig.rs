@@ -30,6 +30,7 @@ pub(super) fn config(bootstrap_servers: &str, topic: &str) -> KafkaConfig {
     KafkaConfig {
         bootstrap_servers: bootstrap_servers.to_owned(),
         topic: Template::parse_attributes(topic).unwrap(),
+        partition: None,
         mode: KafkaMode::Binary,
         headers: Vec::new(),
         compression: Compression::None,

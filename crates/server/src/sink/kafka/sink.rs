@@ -21,7 +21,7 @@ use super::client::{Client, client_config, make_client, message_bytes_max, words
 use super::config::KafkaConfig;
 use super::lifecycle;
 use super::request::Record;
-use super::topic::topic_of;
+use super::topic::{partition_of, topic_of};
 use super::window::{Flight, Ticket, Window};
 use crate::sink::{Attempt, BoxFuture, BuildError, Said, Sink};
 
@@ -126,11 +126,14 @@ impl Sink for KafkaSink {
         }
         for attempt in attempts.drain(..) {
             let event = Arc::clone(&attempt.event);
-            match topic_of(&self.shared.config.topic, &event.event) {
-                Err(no_topic) => {
+            let config = &self.shared.config;
+            let topic = partition_of(config.partition.as_ref(), &event.event)
+                .and_then(|_| topic_of(&config.topic, &event.event));
+            match topic {
+                Err(no_place) => {
                     attempt.finish(Outcome::Refused(Failure::new(
                         FailureClass::Mapping,
-                        no_topic.to_string(),
+                        no_place.to_string(),
                     )));
                 }
                 Ok(topic) => {
@@ -229,6 +232,9 @@ impl Shared {
         }
         if let Some(key) = &record.key {
             sent = sent.key(key.as_bytes());
+        }
+        if let Some(partition) = record.partition {
+            sent = sent.partition(partition);
         }
         client.send(sent).map_err(|(error, _)| (error, record.size))
     }

@@ -67,12 +67,18 @@ impl Held {
         let since = *self.since.entry(id.clone()).or_insert(now);
         self.tried.get_or_insert_with(Instant::now);
         let key = row.key.clone().filter(|key| !key.is_empty());
-        self.rows.push(RefusedRow {
+        let told = RefusedRow {
             id,
             key: key.clone(),
             reason: refusal.to_string(),
             since,
-        });
+        };
+        // One without a key may be read again by another place before its time.
+        let known = self.rows.iter_mut().find(|one| one.id == told.id);
+        match known.filter(|one| !one.id.is_empty()) {
+            Some(known) => *known = told,
+            None => self.rows.push(told),
+        }
         match key {
             Some(key) if self.keys.insert(key.clone()) => self.list.push(key),
             Some(_) => {}

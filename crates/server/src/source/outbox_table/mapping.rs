@@ -50,10 +50,16 @@ impl Mapping {
         set_unless_set(&mut draft, "partitionkey", key)?;
         let placed = columns.additional.iter().zip(&row.additional);
         for (additional, column) in placed {
-            if additional.placement == Placement::Header
-                && let Some(text) = text_of(column)
-            {
-                set(&mut draft, &additional.alias, text)?;
+            let Some(text) = text_of(column) else {
+                continue;
+            };
+            match additional.placement {
+                Placement::Header => set(&mut draft, &additional.alias, text)?,
+                Placement::Partition => {
+                    let partition = Value::Integer(partition_of(&additional.column, text)?);
+                    draft.set(additional.alias.clone().into(), partition, MODE)?;
+                }
+                Placement::Envelope => {}
             }
         }
         // What a column was placed as stands before what the layout would say.
@@ -203,6 +209,14 @@ fn text_of(column: &Column) -> Option<&str> {
         Column::Null => None,
         Column::Text(text) | Column::Json(text) => Some(text.as_str()).filter(|t| !t.is_empty()),
     }
+}
+
+/// The number of a partition.
+fn partition_of(column: &str, text: &str) -> Result<i32, Refusal> {
+    let number: Option<i32> = text.parse().ok();
+    number
+        .filter(|number| *number >= 0)
+        .ok_or_else(|| Refusal::invalid(column, "the number of a partition, or NULL"))
 }
 
 /// Whether a text is a JSON object or list: numbers and words may be anything.

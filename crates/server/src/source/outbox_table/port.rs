@@ -48,6 +48,11 @@ pub trait Reader: Send {
     /// When the connection is lost, and the lock with it: nothing more may be read by it.
     fn next<'a>(&'a mut self, without: &'a [String]) -> BoxFuture<'a, Result<Batch, Trouble>>;
 
+    /// Takes note of a row of this sweep that is not accepted: it is refused, or behind a refused one of its
+    /// aggregate, and stays in the table. Told before the call of `next` that begins another sweep; nothing is
+    /// told of rows that a sweep had still to give when it was abandoned.
+    fn stays(&mut self, _row: &Row) {}
+
     /// Ends a sweep before its end, so that nothing in the database is held by it; also called where only the
     /// last batch of one was not taken whole. What is not settled is given again.
     ///

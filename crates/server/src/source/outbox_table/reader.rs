@@ -145,7 +145,8 @@ enum Swept {
 #[derive(Default)]
 struct Outcome {
     accepted: Vec<Place>,
-    refused: Vec<(Row, Refusal)>,
+    /// Rows that stay in the table; with a reason where they are refused now.
+    stay: Vec<(Row, Option<Refusal>)>,
     later: Option<Refusal>,
 }
 
@@ -322,14 +323,17 @@ impl Task {
             any |= !outcome.accepted.is_empty();
             settling = outcome.accepted;
             let now = self.around.clock.now();
-            for (row, refusal) in &outcome.refused {
-                if self.held.hold(row, refusal, now) {
+            for (row, refusal) in &outcome.stay {
+                reader.stays(row);
+                if let Some(refusal) = refusal
+                    && self.held.hold(row, refusal, now)
+                {
                     let (source, id) = (self.config.name.as_str(), row.id.as_deref());
                     tracing::warn!(source, id, reason = %refusal, "a row is refused and stays");
                 }
             }
             // A sweep of a large table is long.
-            if !outcome.refused.is_empty() {
+            if !outcome.stay.is_empty() {
                 self.standing.refused(self.held.rows());
             }
             self.count_if_due(settler).await?;
@@ -363,10 +367,9 @@ impl Task {
     /// Hands rows in.
     async fn accept(&self, rows: Vec<Row>) -> Outcome {
         let mut outcome = Outcome::default();
-        let rows: Vec<_> = rows
-            .into_iter()
-            .filter(|row| !self.held.has(&row.place))
-            .collect();
+        let (known, rows): (Vec<_>, Vec<_>) =
+            rows.into_iter().partition(|row| self.held.has(&row.place));
+        outcome.stay = known.into_iter().map(|row| (row, None)).collect();
         if rows.is_empty() {
             return outcome;
         }
@@ -382,9 +385,9 @@ impl Task {
         for (row, result) in rows.into_iter().zip(results) {
             match result {
                 RowResult::Accepted => outcome.accepted.push(row.place),
-                RowResult::Refused(refusal) => outcome.refused.push((row, refusal)),
+                RowResult::Refused(refusal) => outcome.stay.push((row, Some(refusal))),
+                RowResult::Behind => outcome.stay.push((row, None)),
                 RowResult::Later(refusal) => outcome.later = Some(refusal),
-                RowResult::Behind => {}
             }
         }
         self.standing.accepted(outcome.accepted.len() as u64);

@@ -106,6 +106,8 @@ pub enum Place {
     Logged {
         /// The id.
         id: String,
+        /// Its number within its sweep, which begins where the slot is.
+        at: u64,
     },
     /// A number that the table's rows have and that is given once.
     Number(i64),

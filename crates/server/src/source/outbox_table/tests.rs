@@ -238,6 +238,18 @@ fn the_routers_options_say_what_they_say_there() {
     );
     let expanded = format!("{placed}\n\"table.expand.json.payload\" = true");
     assert!(told(&mapping(&expanded), &row).ends_with("{\"payload\":{\"n\":1},\"theN\":12}"));
+    let partition = "\"table.fields.additional.placement\" = \"shard:partition\"";
+    for (column, expected) in [
+        (Column::Json("3".to_owned()), ",\"partition\":3"),
+        (Column::Text("0".to_owned()), ",\"partition\":0"),
+        (Column::Null, "\"aggregatetype\":\"order\"}"),
+        (Column::Json("-1".to_owned()), "shard: expected the number"),
+        (Column::Text("x".to_owned()), "shard: expected the number"),
+    ] {
+        row.additional = vec![column];
+        let told = told(&mapping(partition), &row);
+        assert!(told.contains(expected), "{told}");
+    }
     // A column that is placed as an attribute is that attribute.
     let own_type = "\"table.fields.additional.placement\" = \"kind:header:type\"";
     row.additional = vec![Column::Text("Placed".to_owned())];

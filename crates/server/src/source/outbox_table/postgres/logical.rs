@@ -1,10 +1,14 @@
 //! PostgreSQL's log, by a replication slot: rows in the order of their commits, whatever the table has of it.
 //!
 //! The log is read by ordinary statements: a sweep peeks at what lies behind the slot's place, and the slot is
-//! moved on at the beginning of the next one, past transactions all of whose rows are durable here. What was
-//! committed before there was a slot is read in the table first, and nothing else there. Where a row was refused the slot moves on without it: such a row stays in the table, and from then on the table is
-//! read as in poll mode until nothing in it is left over. Whether that is so is noted at the publication
-//! (`slot::Note`), so that a restart, or another reader, knows it too.
+//! moved on at the beginning of the next one, past transactions all of whose rows are durable here or left behind. What
+//! was committed before there was a slot is read in the table first, and nothing else there.
+//!
+//! A row that is refused stays in the table, and so do later ones of its aggregate, while the slot moves on: they are
+//! *left* (`left::Left`), in the order of their commits, and are read again in that order, a sweep of their own, once they
+//! may be tried. Meanwhile rows of their aggregates are left, too, and all others come by the log. Only where more are
+//! left than can be kept is the table read as in poll mode, until few enough are left over in it. Which of these it is
+//! is noted at the publication (`slot::Note`), so that a restart, or another reader, knows it too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,6 +22,7 @@ use tokio::time::Instant;
 
 use super::super::port::{Batch, End, Reader, Trouble};
 use super::super::row::{Column, Payload, Place, Row};
+use super::left::{LEFT_MAX, Left, LeftRow};
 use super::pgoutput::Message;
 use super::slot::{self, Note};
 use super::sweep::PostgresReader;
@@ -37,7 +42,10 @@ const SWEEP_CHANGES: i32 = 10_000;
 /// How often the slot follows a log in which nothing concerns this table, so that none of it is kept.
 const FOLLOW_EVERY: Duration = Duration::from_secs(10);
 
-/// Reads the table until nothing is left over in it, then the log.
+/// How often rows without a key that were left are read again; those with one are as soon as their keys may be.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Reads the table until little enough is left over in it, then the log.
 pub(super) struct LogicalReader {
     /// Reads the table; its connection holds the lock.
     table: PostgresReader,
@@ -49,11 +57,16 @@ pub(super) struct LogicalReader {
     way: Way,
     /// What had been committed when reading the table began: what came since is in the log as well.
     until: Option<String>,
-    /// What was given in this sweep, and what of it is settled.
-    handed: u64,
+    /// Rows that are left in the table while the log is read.
+    left: Left,
+    /// Those of them that this sweep reads; otherwise it is one of `way`.
+    look: Option<Look>,
+    looked: Instant,
+    /// Rows that this sweep found, and how many of them are settled.
+    found: u64,
     settled: Arc<AtomicU64>,
-    /// Rows of this sweep that were left out, since earlier ones of their key are refused.
-    left_out: u64,
+    /// Rows that this sweep found and that stay.
+    stay: Stay,
     /// How the last sweep ended.
     ended: Option<End>,
     sweep: Option<LogSweep>,
@@ -73,11 +86,53 @@ enum Way {
     HeldUp,
 }
 
+/// A sweep of rows that were left.
+struct Look {
+    /// Which ones, in order.
+    ids: Vec<String>,
+    /// How many of them were looked for.
+    done: usize,
+}
+
+/// Rows of one sweep that stay, by their numbers within it.
+#[derive(Default)]
+struct Stay {
+    rows: Vec<(u64, LeftRow)>,
+    count: u64,
+}
+
+impl Stay {
+    fn push(&mut self, row: &Row) {
+        self.count += 1;
+        // More of them cannot be kept anyway.
+        if self.rows.len() > LEFT_MAX {
+            return;
+        }
+        let at = match &row.place {
+            Place::Logged { at, .. } => *at,
+            _ => self.count,
+        };
+        let row = LeftRow {
+            id: row.id.clone().unwrap_or_default(),
+            key: row.key.clone().filter(|key| !key.is_empty()),
+        };
+        self.rows.push((at, row));
+    }
+
+    /// The rows in their order. They are told of in another: some are left out while earlier ones are in hand.
+    fn in_order(mut self) -> Vec<LeftRow> {
+        self.rows.sort_by_key(|(at, _)| *at);
+        self.rows.into_iter().map(|(_, row)| row).collect()
+    }
+}
+
 /// A sweep of the log.
 #[derive(Default)]
 struct LogSweep {
     relations: HashMap<u32, Option<Vec<String>>>,
     changes: usize,
+    /// Rows that were put into the table.
+    inserted: u64,
     /// Where the log ended before anything was read.
     before: u64,
 }
@@ -90,20 +145,27 @@ struct Layout {
 }
 
 impl LogicalReader {
-    pub(super) fn new(
+    /// A reader that goes on by a note.
+    pub(super) async fn open(
         mut table: PostgresReader,
         config: &OutboxTableConfig,
         columns: &Table,
         note: Note,
         settled: Arc<AtomicU64>,
-    ) -> Self {
+    ) -> Result<Self, Trouble> {
         let keeps = config.after == AfterAccept::Keep;
-        let until = match &note {
-            Note::Before(snapshot) => Some(snapshot.clone()),
-            Note::Nothing | Note::Table | Note::Log => None,
+        let (way, until, ids) = match note {
+            Note::Log { left } => (Way::Log, None, left),
+            _ if keeps => (Way::Log, None, Vec::new()),
+            Note::Before(snapshot) => (Way::Table, Some(snapshot), Vec::new()),
+            Note::Nothing | Note::Table => (Way::Table, None, Vec::new()),
         };
         table.before.clone_from(&until);
-        Self {
+        let left = match ids.is_empty() {
+            true => Some(Left::default()),
+            false => Left::of(table.keys_of(&ids).await?),
+        };
+        Ok(Self {
             table,
             layout: Layout {
                 router: config.router.clone(),
@@ -113,25 +175,30 @@ impl LogicalReader {
             slot: config.slot.clone(),
             publication: config.publication.clone(),
             keeps,
-            way: match note {
-                Note::Log => Way::Log,
-                _ if keeps => Way::Log,
-                Note::Nothing | Note::Before(_) | Note::Table => Way::Table,
+            way: match left {
+                Some(_) => way,
+                None => Way::Table,
             },
             until,
-            handed: 0,
+            left: left.unwrap_or_default(),
+            look: None,
+            looked: Instant::now(),
+            found: 0,
             settled,
-            left_out: 0,
+            stay: Stay::default(),
             ended: None,
             sweep: None,
             read_to: None,
             followed: Instant::now(),
-        }
+        })
     }
 
     async fn read(&mut self, without: &[String]) -> Result<Batch, Trouble> {
         if let Some(ended) = self.ended.take() {
             self.between_sweeps(ended, without).await?;
+        }
+        if self.sweep.is_none() && self.look.is_none() && self.way == Way::Log {
+            self.look = self.begin_look(without);
         }
         let batch = match self.way {
             Way::Table => {
@@ -140,9 +207,12 @@ impl LogicalReader {
                 }
                 self.table.next(without).await?
             }
-            Way::Log | Way::HeldUp => self.read_log(without).await?,
+            Way::Log | Way::HeldUp => match self.look.take() {
+                Some(look) => self.read_left(look).await?,
+                None => self.read_log(without).await?,
+            },
         };
-        self.handed += batch.rows.len() as u64;
+        self.found += batch.rows.len() as u64;
         if batch.end != End::More {
             self.ended = Some(batch.end);
         }
@@ -152,48 +222,77 @@ impl LogicalReader {
     /// What the last sweep came to: the slot moves on, or the other way of reading begins.
     async fn between_sweeps(&mut self, ended: End, without: &[String]) -> Result<(), Trouble> {
         let settled = self.settled.swap(0, Ordering::Relaxed);
-        let is_clean = settled >= self.handed && self.left_out == 0;
-        (self.handed, self.left_out) = (0, 0);
-        if self.way == Way::Table {
-            // One that was given up met a limit here: the same again.
-            if ended == End::More {
-                return Ok(());
-            }
-            if !is_clean || !without.is_empty() {
-                // What was refused may wait for long, and what comes since must not.
-                if self.table.before.take().is_some() {
-                    self.note(Note::Table).await?;
+        let found = std::mem::take(&mut self.found);
+        let stay = std::mem::take(&mut self.stay);
+        // One that was given up met a limit here: the same again, unless all that it found is settled.
+        let is_whole = ended != End::More && settled + stay.count >= found;
+        let is_clean = settled >= found;
+        if let Some(look) = self.look.take() {
+            if is_whole {
+                self.left.looked_at(&look.ids, stay.in_order());
+                if self.left.is_empty() {
+                    self.note_left().await?;
                 }
-                return Ok(());
-            }
-            let is_left_over = match &self.until {
-                Some(until) => self.table.is_left_over(until).await?,
-                None => true,
-            };
-            if !is_left_over {
-                self.note(Note::Log).await?;
-                self.way = Way::Log;
-                (self.until, self.table.before) = (None, None);
             }
             return Ok(());
+        }
+        if self.way == Way::Table {
+            let is_clean = is_clean && without.is_empty();
+            return self.after_table(ended, is_clean).await;
         }
         self.way = match !is_clean && self.keeps {
             true => Way::HeldUp,
             false => Way::Log,
         };
-        // A sweep that was given up met a limit here: the same again.
-        if self.way == Way::HeldUp || (!is_clean && ended == End::More) {
+        if self.way == Way::HeldUp || !(is_clean || is_whole) {
             self.read_to = None;
             return Ok(());
         }
         if !is_clean {
-            self.note(Note::Table).await?;
-            self.way = Way::Table;
+            match self.left.add(stay.in_order()) {
+                true => self.note_left().await?,
+                false => {
+                    let table = self.layout.table.name.as_str();
+                    tracing::warn!(
+                        table,
+                        "more rows wait for refused ones than are kept in order; the table is read in that of poll mode"
+                    );
+                    self.note(Note::Table).await?;
+                    (self.way, self.left) = (Way::Table, Left::default());
+                }
+            }
         }
         if let Some(end) = self.read_to.take() {
             slot::advance(&mut self.table.connection, &self.slot, end).await?;
         }
         Ok(())
+    }
+
+    /// The log begins as soon as what is left over in the table can be kept in order.
+    async fn after_table(&mut self, ended: End, is_clean: bool) -> Result<(), Trouble> {
+        if matches!(ended, End::More | End::Again) {
+            return Ok(());
+        }
+        if let Some(until) = &self.until {
+            let left = self.table.left_over(until, LEFT_MAX + 1).await?;
+            if let Some(left) = Left::of(left) {
+                self.left = left;
+                self.note_left().await?;
+                self.way = Way::Log;
+                (self.until, self.table.before) = (None, None);
+                return Ok(());
+            }
+        }
+        // What was refused may wait for long, and what comes since must not.
+        if !is_clean && self.table.before.take().is_some() {
+            self.note(Note::Table).await?;
+        }
+        Ok(())
+    }
+
+    async fn note_left(&mut self) -> Result<(), Trouble> {
+        let left = self.left.ids();
+        self.note(Note::Log { left }).await
     }
 
     async fn note(&mut self, note: Note) -> Result<(), Trouble> {
@@ -203,6 +302,32 @@ impl LogicalReader {
 
     fn connection(&mut self) -> &mut PgConnection {
         &mut self.table.connection
+    }
+
+    /// Rows that were left and may be tried again, where there are any.
+    fn begin_look(&mut self, without: &[String]) -> Option<Look> {
+        if self.left.is_empty() {
+            return None;
+        }
+        let keyless = self.left.has_keyless() && self.looked.elapsed() >= LOOK_EVERY;
+        let ids = self.left.due(without, keyless);
+        if keyless {
+            self.looked = Instant::now();
+        }
+        (!ids.is_empty()).then_some(Look { ids, done: 0 })
+    }
+
+    async fn read_left(&mut self, mut look: Look) -> Result<Batch, Trouble> {
+        let rest = look.ids.get(look.done..).unwrap_or_default();
+        let (rows, looked_for) = self.table.rows_of(rest).await?;
+        look.done += looked_for;
+        let end = match look.done < look.ids.len() {
+            true => End::More,
+            // The log has more.
+            false => End::Again,
+        };
+        self.look = Some(look);
+        Ok(Batch { rows, end })
     }
 
     async fn read_log(&mut self, without: &[String]) -> Result<Batch, Trouble> {
@@ -220,11 +345,13 @@ impl LogicalReader {
         for message in &fetched {
             let data: &[u8] = message.try_get(0).map_err(trouble)?;
             let row = self.take(&mut sweep, data)?;
-            let waits = |row: &Row| row.key.as_ref().is_some_and(|key| without.contains(key));
-            match row {
-                Some(row) if waits(&row) => self.left_out += 1,
-                Some(row) => rows.push(row),
-                None => {}
+            let Some(row) = row else { continue };
+            let waits = |key: &String| without.contains(key) || self.left.holds(key);
+            if row.key.as_ref().is_some_and(waits) {
+                self.found += 1;
+                self.stay.push(&row);
+            } else {
+                rows.push(row);
             }
         }
         sweep.changes += fetched.len();
@@ -292,7 +419,8 @@ impl LogicalReader {
             }
             Message::Insert { id, values } => {
                 if let Some(Some(columns)) = sweep.relations.get(&id) {
-                    return Ok(Some(self.layout.row(columns, &values)));
+                    sweep.inserted += 1;
+                    return Ok(Some(self.layout.row(columns, &values, sweep.inserted)));
                 }
             }
             Message::Update { id } => {
@@ -315,7 +443,7 @@ impl LogicalReader {
 }
 
 impl Layout {
-    fn row(&self, columns: &[String], values: &[Option<&str>]) -> Row {
+    fn row(&self, columns: &[String], values: &[Option<&str>], at: u64) -> Row {
         let kind_of = |name: &str| self.table.kind_of(name).unwrap_or(ColumnKind::Other);
         let value = |name: &str| {
             let place = columns.iter().position(|column| column == name)?;
@@ -344,6 +472,7 @@ impl Layout {
         Row {
             place: Place::Logged {
                 id: id.clone().unwrap_or_default(),
+                at,
             },
             route: text(&router.route_by),
             key: text(&router.key),
@@ -389,6 +518,10 @@ impl Layout {
 impl Reader for LogicalReader {
     fn next<'a>(&'a mut self, without: &'a [String]) -> BoxFuture<'a, Result<Batch, Trouble>> {
         Box::pin(self.read(without))
+    }
+
+    fn stays(&mut self, row: &Row) {
+        self.stay.push(row);
     }
 
     fn abandon(&mut self) -> BoxFuture<'_, Result<(), Trouble>> {

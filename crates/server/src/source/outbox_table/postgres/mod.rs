@@ -13,6 +13,7 @@ mod table;
 mod statement;
 mod sweep;
 
+mod left;
 mod logical;
 mod pgoutput;
 mod slot;
@@ -127,7 +128,8 @@ impl Postgres {
                 None => Box::new(reader),
                 Some(note) => {
                     let config = &self.config;
-                    Box::new(LogicalReader::new(reader, config, &table, note, settled))
+                    let reader = LogicalReader::open(reader, config, &table, note, settled);
+                    Box::new(reader.await?)
                 }
             },
             settler: Box::new(settler),

@@ -95,7 +95,7 @@ impl Settler for PostgresSettler {
 
 fn logged_id(place: &Place) -> Option<&str> {
     match place {
-        Place::Logged { id } => Some(id),
+        Place::Logged { id, .. } => Some(id),
         _ => None,
     }
 }

@@ -19,8 +19,11 @@ pub(super) enum Note {
     Before(String),
     /// Rows may be left over in the table.
     Table,
-    /// The log alone.
-    Log,
+    /// The log; and first, in this order, those of these rows that are still in the table, by their ids.
+    Log {
+        /// Rows that were refused, and those of their aggregates behind them.
+        left: Vec<String>,
+    },
 }
 
 impl Note {
@@ -28,14 +31,25 @@ impl Note {
         "wayhold: reads the log, and before it of the table what is before ";
     const TABLE: &'static str = "wayhold: reads the table, then the log";
     const LOG: &'static str = "wayhold: reads the log";
+    const LEFT: &'static str = "wayhold: reads the log, and was to leave in the table ";
 
     fn of(comment: Option<&str>) -> Self {
         match comment {
-            Some(Self::LOG) => Self::Log,
+            Some(Self::LOG) => Self::Log { left: Vec::new() },
             Some(Self::TABLE) => Self::Table,
-            Some(other) => other
-                .strip_prefix(Self::BEFORE)
-                .map_or(Self::Nothing, |snapshot| Self::Before(snapshot.to_owned())),
+            Some(other) => Self::of_parts(other),
+            None => Self::Nothing,
+        }
+    }
+
+    fn of_parts(comment: &str) -> Self {
+        if let Some(snapshot) = comment.strip_prefix(Self::BEFORE) {
+            return Self::Before(snapshot.to_owned());
+        }
+        match comment.strip_prefix(Self::LEFT).map(serde_json::from_str) {
+            Some(Ok(left)) => Self::Log { left },
+            // Something is left in the table, in whatever order.
+            Some(Err(_)) => Self::Table,
             None => Self::Nothing,
         }
     }
@@ -50,7 +64,12 @@ impl Note {
             Self::Nothing => "NULL".to_owned(),
             Self::Before(snapshot) => literal(&format!("{}{snapshot}", Self::BEFORE)),
             Self::Table => literal(Self::TABLE),
-            Self::Log => literal(Self::LOG),
+            Self::Log { left } if left.is_empty() => literal(Self::LOG),
+            Self::Log { left } => literal(&format!(
+                "{}{}",
+                Self::LEFT,
+                serde_json::Value::from(left.as_slice())
+            )),
         };
         let publication = quoted(publication);
         run(
@@ -304,6 +323,15 @@ pub(super) async fn findings(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_note_that_is_understood_in_part_has_the_table_read() {
+        let left = |text: &str| Note::of(Some(&format!("{}{text}", Note::LEFT)));
+        let ids = vec!["a".to_owned(), "it's \"b\"".to_owned()];
+        assert_eq!(left(r#"["a","it's \"b\""]"#), Note::Log { left: ids });
+        assert_eq!(left(r#"["a","#), Note::Table);
+        assert_eq!(Note::of(Some("what somebody else wrote")), Note::Nothing);
+    }
 
     #[test]
     fn a_place_in_the_log_is_two_numbers() {

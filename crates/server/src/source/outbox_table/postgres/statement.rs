@@ -36,8 +36,12 @@ pub(super) struct Statements {
     pub(super) sweep: String,
     /// The same of rows that were committed before a snapshot, `$2`.
     pub(super) sweep_before: String,
-    /// Whether a row is there that was committed before a snapshot, `$1`.
+    /// Id and key of rows that wait and were committed before a snapshot, `$1`, in order; `$2` of them at most.
     pub(super) left_over: String,
+    /// Id and key of those of these rows, `$1`, that wait, in this order.
+    pub(super) keys_of: String,
+    /// Those of these rows, `$1`, that wait, in this order.
+    pub(super) rows_of: String,
     /// Counts what waits, and how many seconds ago the oldest is from.
     pub(super) lag: String,
     /// Type of the payload.
@@ -104,13 +108,26 @@ impl Statements {
                 key = text(&router.key),
             )
         };
+        let of_ids = |columns: &str| {
+            format!(
+                "{HORIZON} SELECT {columns} FROM unnest($1::text[]) WITH ORDINALITY wanted (id, number) \
+                 JOIN ONLY {name} t ON t.{} = wanted.id::{} WHERE {waits} ORDER BY wanted.number",
+                quoted(&router.id),
+                table.type_of(&router.id),
+            )
+        };
         Self {
             sweep: sweep(""),
             sweep_before: sweep(&format!(" AND {}", committed_before("$2"))),
             left_over: format!(
-                "{HORIZON} SELECT EXISTS (SELECT FROM ONLY {name} t WHERE {waits} AND {})",
-                committed_before("$1")
+                "{HORIZON} SELECT {id}, {key} FROM ONLY {name} t WHERE {waits} AND {} \
+                 ORDER BY {order} LIMIT $2",
+                committed_before("$1"),
+                id = text(&router.id),
+                key = text(&router.key),
             ),
+            keys_of: of_ids(&format!("{}, {}", text(&router.id), text(&router.key))),
+            rows_of: of_ids(&columns.join(", ")),
             lag: lag(config, table, &waits),
             payload,
             additional: router

@@ -6,6 +6,7 @@ use sqlx::{Row as _, ValueRef as _};
 
 use super::super::port::{Batch, End, Reader, Trouble};
 use super::super::row::{Column, Payload, Place, Row};
+use super::left::LeftRow;
 use super::statement::{CURSOR, SWEEP_ROWS, Statements, at};
 use super::table::ColumnKind;
 use super::{run, trouble};
@@ -55,13 +56,44 @@ impl PostgresReader {
             .map_err(trouble)
     }
 
-    /// Whether a row is there that was committed before a snapshot.
-    pub(super) async fn is_left_over(&mut self, before: &str) -> Result<bool, Trouble> {
-        sqlx::query_scalar(sqlx::AssertSqlSafe(self.statements.left_over.clone()))
+    /// Rows that wait and were committed before a snapshot, in order, at most so many.
+    pub(super) async fn left_over(
+        &mut self,
+        before: &str,
+        most: usize,
+    ) -> Result<Vec<LeftRow>, Trouble> {
+        let found = sqlx::query(sqlx::AssertSqlSafe(self.statements.left_over.clone()))
             .bind(before)
-            .fetch_one(&mut self.connection)
+            .bind(i64::try_from(most).unwrap_or(i64::MAX))
+            .fetch_all(&mut self.connection)
             .await
-            .map_err(trouble)
+            .map_err(trouble)?;
+        found.iter().map(left_row).collect()
+    }
+
+    /// Those of these rows that wait, in this order.
+    pub(super) async fn keys_of(&mut self, ids: &[String]) -> Result<Vec<LeftRow>, Trouble> {
+        let found = sqlx::query(sqlx::AssertSqlSafe(self.statements.keys_of.clone()))
+            .bind(ids)
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(trouble)?;
+        found.iter().map(left_row).collect()
+    }
+
+    /// As many of these rows as fit into a batch, in this order: those of them that wait, and how many were
+    /// looked for.
+    pub(super) async fn rows_of(&mut self, ids: &[String]) -> Result<(Vec<Row>, usize), Trouble> {
+        let ids = ids.get(..self.wanted()).unwrap_or(ids);
+        let found = sqlx::query(sqlx::AssertSqlSafe(self.statements.rows_of.clone()))
+            .bind(ids)
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(trouble)?;
+        let rows = found.iter().map(|row| self.row_of(row).map_err(trouble));
+        let rows: Vec<Row> = rows.collect::<Result<_, _>>()?;
+        self.learn_size(&rows);
+        Ok((rows, ids.len()))
     }
 
     async fn read(&mut self, without: &[String]) -> Result<Batch, Trouble> {
@@ -79,21 +111,15 @@ impl PostgresReader {
             .await
             .map_err(trouble)?;
         let mut rows = Vec::with_capacity(fetched.len());
-        let mut largest = 0;
         let mut is_open = false;
         for row in &fetched {
             is_open = row.try_get(at::OPEN).map_err(trouble)?;
             if is_open {
                 break;
             }
-            let row = self.row_of(row).map_err(trouble)?;
-            largest = largest.max(row.size());
-            rows.push(row);
+            rows.push(self.row_of(row).map_err(trouble)?);
         }
-        if !rows.is_empty() {
-            // At once for larger rows, little by little for smaller ones.
-            self.row_bytes = largest.max(self.row_bytes / 2).max(1);
-        }
+        self.learn_size(&rows);
         let swept = before + fetched.len();
         let end = match () {
             () if is_open => End::Open,
@@ -106,6 +132,14 @@ impl PostgresReader {
             self.end().await?;
         }
         Ok(Batch { rows, end })
+    }
+
+    /// Takes the largest of these rows for what rows are like: at once where it is larger than those before,
+    /// little by little where it is smaller.
+    fn learn_size(&mut self, rows: &[Row]) {
+        if let Some(largest) = rows.iter().map(Row::size).max() {
+            self.row_bytes = largest.max(self.row_bytes / 2).max(1);
+        }
     }
 
     /// As many rows as fit into a batch: a power of two, so that few statements are prepared.
@@ -182,6 +216,15 @@ impl Reader for PostgresReader {
     fn abandon(&mut self) -> BoxFuture<'_, Result<(), Trouble>> {
         Box::pin(self.end())
     }
+}
+
+fn left_row(row: &PgRow) -> Result<LeftRow, Trouble> {
+    let id: Option<String> = row.try_get(0).map_err(trouble)?;
+    let key: Option<String> = row.try_get(1).map_err(trouble)?;
+    Ok(LeftRow {
+        id: id.unwrap_or_default(),
+        key: key.filter(|key| !key.is_empty()),
+    })
 }
 
 /// `(block,offset)`, as a tuple's place is written.

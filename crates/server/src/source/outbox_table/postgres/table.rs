@@ -55,6 +55,8 @@ pub(super) enum ColumnKind {
     Json,
     /// Bytes.
     Bytes,
+    /// Text that is filled up with blanks, which are no part of it.
+    Padded,
     /// Anything with a text form.
     Other,
 }
@@ -77,6 +79,7 @@ impl ColumnKind {
             "bool" => Self::Boolean,
             "json" | "jsonb" => Self::Json,
             "bytea" => Self::Bytes,
+            "bpchar" => Self::Padded,
             _ => Self::Other,
         }
     }
@@ -105,7 +108,7 @@ impl Table {
         let columns = sqlx::query(
             "SELECT a.attname::text, \
                     CASE WHEN t.typtype = 'd' THEN b.typname ELSE t.typname END::text, \
-                    format_type(a.atttypid, NULL) \
+                    format_type(a.atttypid, -1) \
              FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
              LEFT JOIN pg_type b ON b.oid = t.typbasetype \
              WHERE a.attrelid = $1::int8::oid AND a.attnum > 0 AND NOT a.attisdropped",

@@ -11,6 +11,7 @@ pub(super) fn plain_text(kind: ColumnKind, text: &str) -> String {
     match (kind, text) {
         (ColumnKind::Boolean, "t") => "true".to_owned(),
         (ColumnKind::Boolean, "f") => "false".to_owned(),
+        (ColumnKind::Padded, text) => text.trim_end_matches(' ').to_owned(),
         _ => text.to_owned(),
     }
 }

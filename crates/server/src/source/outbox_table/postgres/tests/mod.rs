@@ -1,6 +1,7 @@
 //! The reader against a real PostgreSQL at `WAYHOLD_TEST_POSTGRES` (see `scripts/services`).
 
 mod bad_days;
+mod left;
 mod logical;
 mod missing;
 mod order;
