@@ -51,14 +51,22 @@ impl Sources {
 fn list(answer: &Value, output: &mut Output) {
     output.json(answer);
     let fields = [
-        "name", "table", "mode", "state", "accepted", "lag_rows", "refused", "reason",
+        "name",
+        "table",
+        "mode",
+        "state",
+        "accepted",
+        "lag_rows",
+        "counted_at",
+        "refused",
+        "reason",
     ];
     let rows: Vec<_> = items(answer)
         .iter()
         .map(|row| fields.map(|field| cell(row, field)))
         .collect();
     let heading = [
-        "SOURCE", "TABLE", "MODE", "STATE", "ACCEPTED", "WAITING", "REFUSED", "REASON",
+        "SOURCE", "TABLE", "MODE", "STATE", "ACCEPTED", "WAITING", "COUNTED", "REFUSED", "REASON",
     ];
     output.table(heading, &rows);
 }

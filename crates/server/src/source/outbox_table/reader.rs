@@ -24,6 +24,10 @@ use crate::ingest::{Accept, Refusal, RowDraft, RowResult};
 /// How often the waiting rows are counted.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 
+/// How soon they are counted again when the table was read to its end: what was counted before that is of another
+/// time. Not at once, since counting is a look at the whole table, dead rows and all.
+const COUNT_SOON: Duration = Duration::from_secs(3);
+
 /// First pause where rows wait for a transaction that is open: most are over at once. It doubles up to the
 /// poll interval.
 const OPEN_FIRST: Duration = Duration::from_millis(20);
@@ -78,6 +82,8 @@ impl Reading {
             held: Held::default(),
             failures: 0,
             count_at: Instant::now(),
+            counted: Instant::now(),
+            taken: false,
         };
         Self {
             standing,
@@ -121,6 +127,9 @@ struct Task {
     failures: u32,
     /// When to count next what waits.
     count_at: Instant,
+    /// When it was counted last, and whether rows were taken since.
+    counted: Instant,
+    taken: bool,
 }
 
 /// Why reading from a connection ended.
@@ -230,6 +239,8 @@ impl Task {
             };
             self.standing.refused(self.held.rows());
             self.failures = 0;
+            let next = self.counted + pause_of_counting(self.taken, &swept);
+            self.count_at = self.count_at.min(next);
             if let Err(trouble) = self.count_if_due(&mut *settler).await {
                 return Ended::Trouble(trouble);
             }
@@ -264,7 +275,9 @@ impl Task {
         }
         let lag = within(self.config.timeout, settler.lag()).await?;
         self.standing.counted(lag, self.around.clock.now());
-        self.count_at = Instant::now() + COUNT_EVERY;
+        self.counted = Instant::now();
+        self.count_at = self.counted + COUNT_EVERY;
+        self.taken = false;
         Ok(())
     }
 
@@ -321,6 +334,7 @@ impl Task {
             );
             settled?;
             any |= !outcome.accepted.is_empty();
+            self.taken |= any;
             settling = outcome.accepted;
             let now = self.around.clock.now();
             for (row, refusal) in &outcome.stay {
@@ -395,6 +409,14 @@ impl Task {
     }
 }
 
+/// How long after a count the next one is due, where rows were taken since and this sweep was the last one.
+fn pause_of_counting(taken: bool, swept: &Swept) -> Duration {
+    match swept {
+        Swept::Whole(End::Empty, _) if taken => COUNT_SOON,
+        _ => COUNT_EVERY,
+    }
+}
+
 async fn settle(
     time: Duration,
     settler: &mut dyn Settler,
@@ -410,4 +432,22 @@ async fn settle(
 async fn within<T>(time: Duration, work: BoxFuture<'_, Result<T, Trouble>>) -> Result<T, Trouble> {
     let silent = || Trouble::Unreachable(format!("no answer within {} s", time.as_secs_f64()));
     timeout(time, work).await.unwrap_or_else(|_| Err(silent()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_counted_again_soon_once_rows_were_taken_and_none_is_left_to_read() {
+        let sweeps = [End::More, End::Again, End::Open, End::Empty]
+            .into_iter()
+            .flat_map(|end| [true, false].map(|any| Swept::Whole(end, any)))
+            .chain([Swept::TooManyRefused, Swept::Stopped]);
+        for swept in sweeps {
+            let is_last = matches!(swept, Swept::Whole(End::Empty, _));
+            assert_eq!(pause_of_counting(true, &swept) == COUNT_SOON, is_last);
+            assert_eq!(pause_of_counting(false, &swept), COUNT_EVERY);
+        }
+    }
 }

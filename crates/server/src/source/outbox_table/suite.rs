@@ -1,12 +1,12 @@
-//! What every database that is read by sweeps from the front must do, over the real one. Each test has a
-//! table of its own.
+//! What every reader of a table must do, over the real database: PostgreSQL by its table and by its log, MariaDB, SQLite. Each test
+//! has a table of its own.
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
 use super::port::{Batch, Connected, Database, End, Trouble};
-use super::row::{Column, Payload};
+use super::row::{Column, Payload, Row};
 
 /// A real database with a table of the test's own.
 pub(super) trait Ground {
@@ -18,6 +18,10 @@ pub(super) trait Ground {
     fn run<'a>(&'a self, statements: &'a [&'a str]) -> BoxFuture<'a, ()>;
     /// The ids in the table, in the order of ids.
     fn ids(&self) -> BoxFuture<'_, Vec<String>>;
+    /// Takes away what the test leaves, where that is more than its table.
+    fn clean(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
 }
 
 /// A statement that inserts an event.
@@ -34,20 +38,45 @@ pub(super) async fn insert_all(ground: &dyn Ground, rows: &[(&str, &str)]) {
     }
 }
 
+/// The ids of rows, in their order.
+pub(super) fn ids_of(rows: &[Row]) -> Vec<&str> {
+    let ids = rows.iter().map(|row| row.id.as_deref());
+    ids.map(|id| id.expect("every row has an id")).collect()
+}
+
 /// The ids of a batch, in its order.
 pub(super) fn ids(batch: &Batch) -> Vec<&str> {
-    let ids = batch.rows.iter().map(|row| row.id.as_deref());
-    ids.map(|id| id.expect("every row has an id")).collect()
+    ids_of(&batch.rows)
+}
+
+/// The rows of one sweep, or of its beginning where the reader begins anew behind what is settled. Nothing is.
+pub(super) async fn sweep(open: &mut Connected, without: &[String]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    loop {
+        let batch = open.reader.next(without).await.unwrap();
+        rows.extend(batch.rows);
+        if batch.end != End::More {
+            return rows;
+        }
+    }
 }
 
 /// Everything that is read and settled until nothing is left, in order.
 pub(super) async fn drain(open: &mut Connected) -> Vec<String> {
+    let batches = drain_batches(open).await;
+    batches.into_iter().flatten().collect()
+}
+
+/// The same batch by batch.
+async fn drain_batches(open: &mut Connected) -> Vec<Vec<String>> {
     let mut taken = Vec::new();
     loop {
         let batch = open.reader.next(&[]).await.unwrap();
-        taken.extend(ids(&batch).into_iter().map(str::to_owned));
+        taken.push(ids(&batch).into_iter().map(str::to_owned).collect());
         let places: Vec<_> = batch.rows.iter().map(|row| row.place.clone()).collect();
-        open.settler.settle(&places).await.unwrap();
+        if !places.is_empty() {
+            open.settler.settle(&places).await.unwrap();
+        }
         if batch.end == End::Empty {
             return taken;
         }
@@ -56,10 +85,10 @@ pub(super) async fn drain(open: &mut Connected) -> Vec<String> {
 
 pub(super) async fn every_column_comes_and_rows_are_in_order(ground: &dyn Ground) {
     insert_all(ground, &[("c", "'1'"), ("a", "'2'"), ("b", "NULL")]).await;
-    let mut open = ground.open("").connect().await.unwrap();
-    let batch = open.reader.next(&[]).await.unwrap();
-    assert_eq!((ids(&batch), batch.end), (vec!["c", "a", "b"], End::Empty));
-    let row = &batch.rows[0];
+    let mut open = connected(ground, "").await;
+    let rows = sweep(&mut open, &[]).await;
+    assert_eq!(ids_of(&rows), ["c", "a", "b"]);
+    let row = &rows[0];
     assert_eq!(row.route.as_deref(), Some("order"));
     assert_eq!(row.key.as_deref(), Some("1"));
     assert_eq!(row.kind.as_deref(), Some("placed"));
@@ -70,14 +99,15 @@ pub(super) async fn every_column_comes_and_rows_are_in_order(ground: &dyn Ground
         "{:?}",
         row.payload
     );
-    assert_eq!(batch.rows[2].key, None);
+    assert_eq!(rows[2].key, None);
+    assert_eq!(ground.ids().await, ["a", "b", "c"], "nothing is settled");
 }
 
 pub(super) async fn what_is_settled_is_gone_and_nothing_else(ground: &dyn Ground) {
     insert_all(ground, &[("a", "'1'"), ("b", "'1'"), ("c", "'1'")]).await;
-    let mut open = ground.open("").connect().await.unwrap();
-    let batch = open.reader.next(&[]).await.unwrap();
-    let middle = batch.rows[1].place.clone();
+    let mut open = connected(ground, "").await;
+    let rows = sweep(&mut open, &[]).await;
+    let middle = rows[1].place.clone();
     for _ in 0..2 {
         // A row that is gone already is no fault.
         open.settler
@@ -87,6 +117,9 @@ pub(super) async fn what_is_settled_is_gone_and_nothing_else(ground: &dyn Ground
         assert_eq!(ground.ids().await, ["a", "c"]);
     }
     assert_eq!(open.settler.lag().await.unwrap().rows, 2);
+    for row in [&rows[0], &rows[2]] {
+        open.reader.stays(row);
+    }
     insert_all(ground, &[("b", "'1'")]).await;
     assert_eq!(drain(&mut open).await, ["a", "c", "b"]);
     assert!(ground.ids().await.is_empty());
@@ -95,47 +128,51 @@ pub(super) async fn what_is_settled_is_gone_and_nothing_else(ground: &dyn Ground
 pub(super) async fn rows_of_keys_that_wait_are_left_out(ground: &dyn Ground) {
     let rows = [("a", "'x'"), ("b", "'X'"), ("c", "NULL"), ("d", "'x'")];
     insert_all(ground, &rows).await;
-    let mut open = ground.open("batch_rows = 2").connect().await.unwrap();
-    let batch = open.reader.next(&["x".to_owned()]).await.unwrap();
-    assert_eq!((ids(&batch), batch.end), (vec!["b", "c"], End::Empty));
+    let mut open = connected(ground, "batch_rows = 2").await;
+    let rows = sweep(&mut open, &["x".to_owned()]).await;
+    assert_eq!(ids_of(&rows), ["b", "c"]);
     let both = ["X".to_owned(), "x".to_owned()];
-    let batch = open.reader.next(&both).await.unwrap();
-    assert_eq!((ids(&batch), batch.end), (vec!["c"], End::Empty));
+    let rows = sweep(&mut open, &both).await;
+    assert_eq!(ids_of(&rows), ["c"]);
+    open.reader.abandon().await.unwrap();
+    let mut all = drain(&mut open).await;
+    all.sort_unstable();
+    assert_eq!(all, ["a", "b", "c", "d"]);
 }
 
 pub(super) async fn batches_are_bounded(ground: &dyn Ground) {
-    let rows = [
-        ("a", "'1'"),
-        ("b", "'2'"),
-        ("c", "'3'"),
-        ("d", "'4'"),
-        ("e", "'5'"),
-    ];
-    insert_all(ground, &rows).await;
-    {
-        let mut open = ground.open("batch_rows = 2").connect().await.unwrap();
-        let batch = open.reader.next(&[]).await.unwrap();
-        assert_eq!((ids(&batch), batch.end), (vec!["a", "b"], End::Again));
+    for (bound, most, size) in [
+        ("batch_rows = 2", 2, 1),
+        ("batch_bytes = \"1KiB\"", 1, 2_000),
+    ] {
+        for id in ["a", "b", "c", "d", "e"] {
+            // A large row goes alone, however large it is.
+            let insertion = insert(ground.table(), id, "'1'");
+            let large = format!("\"{}\"", "x".repeat(size));
+            ground
+                .run(&[&insertion.replace("{\"n\": 1}", &large)])
+                .await;
+        }
+        let mut open = connected(ground, bound).await;
+        let first = open.reader.next(&[]).await.unwrap();
+        assert!(matches!(first.end, End::More | End::Again), "{bound}");
+        open.reader.abandon().await.unwrap();
+        let batches = drain_batches(&mut open).await;
+        let largest = batches.iter().map(Vec::len).max();
+        assert!(largest <= Some(most), "{bound}: {batches:?}");
+        assert_eq!(batches.concat(), ["a", "b", "c", "d", "e"], "{bound}");
+        assert!(ground.ids().await.is_empty());
     }
-    // A large row goes alone, however large it is.
-    let payload = format!(
-        "UPDATE {} SET payload = '\"{}\"'",
-        ground.table(),
-        "x".repeat(2_000)
-    );
-    ground.run(&[&payload]).await;
-    let mut open = connected(ground, "batch_bytes = \"1KiB\"").await;
-    let batch = open.reader.next(&[]).await.unwrap();
-    assert_eq!((ids(&batch), batch.end), (vec!["a"], End::Again));
-    assert_eq!(drain(&mut open).await, ["a", "b", "c", "d", "e"]);
 }
 
 pub(super) async fn one_reads_at_a_time(ground: &dyn Ground) {
+    let open = connected(ground, "").await;
     let database = ground.open("");
-    let open = database.connect().await.unwrap();
     let second = database.connect().await.map(|_| ()).unwrap_err();
     assert_eq!(second, Trouble::Elsewhere);
-    assert_eq!(database.check().await.unwrap(), [], "a check takes no lock");
+    // A check takes no lock.
+    let findings = database.check().await.unwrap();
+    assert!(findings.iter().all(|one| one.advice), "{findings:?}");
     drop(open);
     drop(connected(ground, "").await);
 }
@@ -143,7 +180,7 @@ pub(super) async fn one_reads_at_a_time(ground: &dyn Ground) {
 pub(super) async fn rows_can_be_marked(ground: &dyn Ground, mark: &str) {
     insert_all(ground, &[("a", "'1'"), ("b", "'1'")]).await;
     let keys = format!("after_accept = \"mark\"\nmark_column = \"{mark}\"");
-    let mut open = ground.open(&keys).connect().await.unwrap();
+    let mut open = connected(ground, &keys).await;
     assert_eq!(drain(&mut open).await, ["a", "b"]);
     assert_eq!(ground.ids().await, ["a", "b"]);
     assert_eq!(open.settler.lag().await.unwrap().rows, 0);
@@ -156,15 +193,17 @@ pub(super) async fn other_columns_travel(ground: &dyn Ground) {
     insert_all(ground, &[("a", "'1'")]).await;
     let keys = "\"table.field.event.timestamp\" = \"happened\"\n\
                 \"table.field.event.schema.version\" = \"version\"\n\
-                \"table.fields.additional.placement\" = \"trace:header:traceparent,version:envelope\"";
-    let mut open = ground.open(keys).connect().await.unwrap();
-    let batch = open.reader.next(&[]).await.unwrap();
-    let row = &batch.rows[0];
+                \"table.fields.additional.placement\" = \
+                \"trace:header:traceparent,version:envelope,version:partition\"";
+    let mut open = connected(ground, keys).await;
+    let rows = sweep(&mut open, &[]).await;
+    let row = &rows[0];
     let time = row.timestamp.as_deref().unwrap_or_default();
     assert!(time.starts_with("2026-01-02T03:04:05.5"), "{time}");
     assert!(time.ends_with('Z'), "{time}");
     assert_eq!(row.schema_version.as_deref(), Some("3"));
-    let expected = [Column::Text("t".to_owned()), Column::Json("3".to_owned())];
+    let number = Column::Json("3".to_owned());
+    let expected = [Column::Text("t".to_owned()), number.clone(), number];
     assert_eq!(row.additional, expected);
     let oldest = open.settler.lag().await.unwrap().oldest.unwrap();
     assert!(oldest.as_secs() > 86_400, "{oldest:?}");
@@ -173,9 +212,16 @@ pub(super) async fn other_columns_travel(ground: &dyn Ground) {
 pub(super) async fn what_is_missing_is_said(ground: &dyn Ground) {
     let database = ground.open("\"table.field.event.type\" = \"event_type\"\norder_by = \"born\"");
     let findings = database.check().await.unwrap();
-    let told: Vec<_> = findings.iter().map(|one| one.problem.as_str()).collect();
-    let lacks = |column| format!("the table {} has no column {column}", ground.table());
-    assert_eq!(told, [lacks("event_type"), lacks("born")]);
+    assert_eq!(findings.len(), 2, "{findings:?}");
+    for (finding, column) in findings.iter().zip(["event_type", "born"]) {
+        let problem = &finding.problem;
+        assert!(problem.contains(ground.table()), "{problem}");
+        assert!(
+            problem.contains(&format!("has no column {column}")),
+            "{problem}"
+        );
+        assert!(!finding.advice);
+    }
     assert!(matches!(database.connect().await, Err(Trouble::Misfit(found)) if found == findings));
     ground
         .run(&[&format!("DROP TABLE {}", ground.table())])
@@ -207,6 +253,7 @@ macro_rules! of_suite {
         async fn $name() {
             if let Some(ground) = $ground(stringify!($name)).await {
                 crate::source::outbox_table::suite::$name(&ground $(, $argument)?).await;
+                crate::source::outbox_table::suite::Ground::clean(&ground).await;
             }
         }
     )*};

@@ -335,7 +335,7 @@ impl LogicalReader {
             Some(sweep) => sweep,
             None => self.begin().await?,
         };
-        let wanted = self.table.batch_rows;
+        let wanted = self.table.wanted();
         let fetch = format!("FETCH FORWARD {wanted} FROM {CURSOR}");
         let fetched = sqlx::query(sqlx::AssertSqlSafe(fetch))
             .fetch_all(self.connection())
@@ -354,6 +354,7 @@ impl LogicalReader {
                 rows.push(row);
             }
         }
+        self.table.learn_size(&rows);
         sweep.changes += fetched.len();
         if fetched.len() == wanted {
             self.sweep = Some(sweep);

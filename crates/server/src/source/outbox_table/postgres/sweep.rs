@@ -20,8 +20,7 @@ pub(super) struct PostgresReader {
     /// Holds the lock.
     pub(super) connection: PgConnection,
     statements: Statements,
-    /// Most rows of a batch.
-    pub(super) batch_rows: usize,
+    batch_rows: usize,
     batch_bytes: usize,
     /// What the largest rows of late take.
     row_bytes: usize,
@@ -136,14 +135,14 @@ impl PostgresReader {
 
     /// Takes the largest of these rows for what rows are like: at once where it is larger than those before,
     /// little by little where it is smaller.
-    fn learn_size(&mut self, rows: &[Row]) {
+    pub(super) fn learn_size(&mut self, rows: &[Row]) {
         if let Some(largest) = rows.iter().map(Row::size).max() {
             self.row_bytes = largest.max(self.row_bytes / 2).max(1);
         }
     }
 
     /// As many rows as fit into a batch: a power of two, so that few statements are prepared.
-    fn wanted(&self) -> usize {
+    pub(super) fn wanted(&self) -> usize {
         let fit = (self.batch_bytes / self.row_bytes).clamp(1, self.batch_rows);
         match fit == self.batch_rows {
             true => fit,

@@ -5,8 +5,13 @@ use super::super::super::row::{Place, Row};
 use super::{OWN, Real, numbers, run_on};
 
 pub(super) fn keys(real: &Real) -> String {
+    format!("{}\nbatch_rows = 100", slot_keys(real))
+}
+
+/// Keys that have a slot of the test's own read.
+pub(super) fn slot_keys(real: &Real) -> String {
     let name = &real.table;
-    format!("mode = \"logical\"\nslot = \"{name}\"\npublication = \"{name}\"\nbatch_rows = 100")
+    format!("mode = \"logical\"\nslot = \"{name}\"\npublication = \"{name}\"")
 }
 
 /// Reads until nothing is left, and settles it.
@@ -28,14 +33,16 @@ pub(super) async fn drain(connected: &mut Connected) -> Vec<Row> {
     all
 }
 
-pub(super) async fn clean(mut real: Real) {
+/// Takes away slot and publication, as soon as nobody uses them any more.
+pub(super) async fn drop_slot(real: &Real) {
+    let mut application = real.another().await;
     let end = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
         let sql = "SELECT count(*) FILTER (WHERE active) FROM pg_replication_slots \
                    WHERE slot_name = $1";
         let active: i64 = sqlx::query_scalar(sql)
             .bind(&real.table)
-            .fetch_one(&mut real.application)
+            .fetch_one(&mut application)
             .await
             .unwrap();
         if active == 0 {
@@ -43,12 +50,20 @@ pub(super) async fn clean(mut real: Real) {
         }
         assert!(tokio::time::Instant::now() < end, "the slot stays in use");
     }
-    real.run(
-        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
-         WHERE slot_name = '{t}'",
+    let name = &real.table;
+    let slot = format!(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{name}'"
+    );
+    run_on(&mut application, &slot).await;
+    run_on(
+        &mut application,
+        &format!("DROP PUBLICATION IF EXISTS {name}"),
     )
     .await;
-    real.run("DROP PUBLICATION IF EXISTS {t}").await;
+}
+
+pub(super) async fn clean(real: Real) {
+    drop_slot(&real).await;
     real.drop().await;
 }
 

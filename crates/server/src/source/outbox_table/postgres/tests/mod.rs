@@ -6,6 +6,7 @@ mod logical;
 mod missing;
 mod order;
 mod rows;
+mod suite;
 
 use std::sync::Arc;
 use std::time::Duration;
