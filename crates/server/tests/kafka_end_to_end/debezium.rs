@@ -41,6 +41,8 @@ struct Case {
     router_headers: &'static [(&'static str, &'static str)],
     /// Milliseconds of the record, where a column holds them.
     timestamp: Option<i64>,
+    /// The record's partition, where a column says so.
+    partition: Option<i64>,
 }
 
 /// A record's value.
@@ -67,6 +69,7 @@ const CASES: &[Case] = &[
         value: Expected::Jsonb(ORDER),
         router_headers: &[("id", ID)],
         timestamp: None,
+        partition: None,
     },
     Case {
         name: "renamed",
@@ -85,6 +88,7 @@ const CASES: &[Case] = &[
         value: Expected::Text(r#"{"id": 1}"#),
         router_headers: &[("id", ID)],
         timestamp: Some(1_556_890_294_344),
+        partition: None,
     },
     // As documented: a header `type` with what the column holds.
     Case {
@@ -99,6 +103,7 @@ const CASES: &[Case] = &[
         value: Expected::Jsonb(r#"{"id": 1}"#),
         router_headers: &[("id", ID), ("type", "order-created"), ("tenant", "acme")],
         timestamp: None,
+        partition: None,
     },
     // As documented: the payload beside the column, in one object.
     Case {
@@ -115,6 +120,7 @@ const CASES: &[Case] = &[
         value: Expected::Json(r#"{"payload": {"id": 1}, "type": "order-created"}"#),
         router_headers: &[("id", ID)],
         timestamp: None,
+        partition: None,
     },
     Case {
         name: "gone",
@@ -127,6 +133,7 @@ const CASES: &[Case] = &[
         value: Expected::Null,
         router_headers: &[("id", ID)],
         timestamp: None,
+        partition: None,
     },
     Case {
         name: "replaced",
@@ -141,6 +148,22 @@ const CASES: &[Case] = &[
         value: Expected::Jsonb(r#"{"id": 1}"#),
         router_headers: &[("id", ID)],
         timestamp: None,
+        partition: None,
+    },
+    // As documented: the column chooses the partition, and is no part of the value.
+    Case {
+        name: "partitioned",
+        columns: "id uuid, aggregatetype varchar(255), aggregateid varchar(255), type varchar(255), \
+                  payload jsonb, shard int",
+        row: "'$ID', '$TYPE', '1', 'OrderCreated', '{\"id\": 1}', 2",
+        options: r#""table.fields.additional.placement" = "shard:partition""#,
+        topic: "outbox.event.{aggregatetype}",
+        headers: r#"id = "{id}""#,
+        lands_in: "outbox.event.$TYPE",
+        value: Expected::Jsonb(r#"{"id": 1}"#),
+        router_headers: &[("id", ID)],
+        timestamp: None,
+        partition: Some(2),
     },
 ];
 
@@ -180,6 +203,7 @@ impl Case {
              kind = \"kafka\"\n\
              bootstrap_servers = \"{servers}\"\n\
              topic = \"{topic}\"\n\
+             partition = \"{{partition}}\"\n\
              headers = {{ {headers} }}\n\
              [[routes]]\n\
              when = 'source.startsWith(\"//{name}/\")'\n\
@@ -210,6 +234,9 @@ impl Case {
         }
         if let Some(timestamp) = self.timestamp {
             assert_eq!(record["timestamp"], timestamp, "{name}: {record}");
+        }
+        if let Some(partition) = self.partition {
+            assert_eq!(record["partition"], partition, "{name}: {record}");
         }
         let pairs = record["headers"].as_array().unwrap();
         let headers: BTreeMap<&str, &str> = pairs

@@ -16,8 +16,8 @@ use crate::black_box::server::{SMALL_SEGMENTS, Server};
 const URL: &str = "TORTURE_DATABASE_URL";
 
 /// How long the last rows may take without any of them getting further: more than a reader waits at most before it
-/// tries again, on a busy machine too.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// tries again, also where other work leaves it a fiftieth of a core, with which one batch took longer than a minute.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How often is looked whether rows are left.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
