@@ -26,6 +26,10 @@ const KEYS: u64 = 7;
 /// Where the dice begin.
 const SEED: u64 = 0x5eed_0042;
 
+/// How long an answer may take. The HTTP client may never say a word of a request that it hands to a connection in the
+/// very moment at which that one breaks; then this ends it, as it would end one that is lost on the way.
+const TIMEOUT: &str = "2s";
+
 /// Longest wait before a cut, and longest cut.
 const WAIT_MAX: u64 = 8_000;
 
@@ -69,6 +73,7 @@ fn edge(dir: &Path, address: &str, token: &str, keys: &str) -> Server {
         url = "http://{address}"
         auth.bearer = {{ file = "token" }}
         allow_networks = ["127.0.0.0/8"]
+        timeout = "{TIMEOUT}"
         retry = {{ base = "1ms", cap = "20ms" }}
         breaker = {{ open = "1ms", open_max = "20ms" }}
         {keys}
