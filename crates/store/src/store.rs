@@ -407,9 +407,7 @@ impl Store {
         }
         degraded.extend(self.inner.catalog.closed());
         if let Some(reason) = self.inner.commands().as_ref().and_then(Commands::closed) {
-            degraded.push(format!(
-                "commands take no changes until the next start: {reason}"
-            ));
+            degraded.push(format!("commands take no changes: {reason}"));
         }
         let unavailable = match self.inner.unavailable() {
             Some(reason) => Some(reason),

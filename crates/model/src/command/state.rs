@@ -139,6 +139,14 @@ impl State {
         )
     }
 
+    /// Whether certainly nothing of it was done, and nothing will be.
+    pub fn is_never_done(self) -> bool {
+        matches!(
+            self,
+            Self::Denied | Self::Rejected | Self::Expired | Self::Cancelled
+        )
+    }
+
     /// Whether it can be taken back: certainly nothing of it has happened, and nothing is on its way.
     pub fn is_cancellable(self) -> bool {
         self.may_become(Self::Cancelled)

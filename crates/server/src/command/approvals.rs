@@ -16,7 +16,8 @@ use wayhold_model::ledger::Actor;
 use wayhold_store::commands::{Change, Command, Edited, Payload, RequestRow, View, random_salt};
 use wayhold_store::{Commands, CommandsError, Store};
 
-use super::gate::{Gate, Subject, append, draft, make_ready, refresh, step, void, write};
+use super::gate::{Gate, Subject, make_ready, refresh, step, void};
+use super::records::{append, record, write};
 
 /// Requests that are ended by time or judged anew together: others wait for the same writer.
 const BATCH: u32 = 64;
@@ -272,8 +273,8 @@ impl Approvals {
                 "new_sha256": edit.digest.to_string(),
                 "args": payload.reference(),
             });
-            let draft = draft(format!("cmd:{id}"), "command.edited", &edit.by, &body)?;
-            change.append_with(&draft, &[payload])?;
+            let edited = record(id, "command.edited", &edit.by, &body)?;
+            change.append_with(&edited, &[payload])?;
             let subject = Subject {
                 command: id,
                 digest: edit.digest,
@@ -467,8 +468,7 @@ fn take(
             return Ok(());
         }
     };
-    step(change, command, (from, ended), Some(reason))?;
-    change.give_back(command)
+    step(change, command, (from, ended), Some(reason))
 }
 
 fn row_of(view: &View<'_>, id: &str) -> Result<RequestRow, ApprovalError> {

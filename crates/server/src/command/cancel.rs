@@ -9,7 +9,6 @@ use wayhold_store::commands::{Command, Transition};
 use super::desk::{CommandDesk, CommandError};
 use super::gate::void;
 use super::records::moved;
-use super::track::made_up_for;
 
 impl CommandDesk {
     /// Takes a command back; a command that was taken back before stays so.
@@ -43,7 +42,6 @@ impl CommandDesk {
             moved(change, id, step, &by)?;
             let reason = reason.clone().unwrap_or_default();
             void(change, id, &Void::Cancelled { by, reason })?;
-            made_up_for(change, command.new.compensates, State::CompensationFailed)?;
             wayhold_store::failpoint!("commands.cancelled");
             change.command(id)?.ok_or_else(not_found)
         });

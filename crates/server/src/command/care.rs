@@ -14,8 +14,8 @@ use wayhold_store::{CommandsError, DeliveryState};
 
 use super::desk::{CommandDesk, CommandError};
 use super::gate::void;
-use super::records::{moved, ourselves};
-use super::track::{dead, made_up_for};
+use super::records::{made_up_for, moved, ourselves};
+use super::track::dead;
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -78,7 +78,6 @@ impl CommandDesk {
                 moved(change, *id, step, &ourselves())?;
                 let (by, reason) = (ourselves(), "its time passed".to_owned());
                 void(change, *id, &Void::Cancelled { by, reason })?;
-                made_up_for(change, command.new.compensates, State::CompensationFailed)?;
             }
             Ok::<_, CommandsError>(())
         });

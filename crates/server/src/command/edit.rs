@@ -2,17 +2,14 @@
 //! anything is written.
 
 use serde_json::Value;
-use wayhold_model::approval::{Amount, Digest, Facts};
+use wayhold_model::approval::{Digest, Facts};
 use wayhold_model::command::{CommandId, digest};
-use wayhold_model::ledger::{Actor, canonical};
+use wayhold_model::ledger::Actor;
 
 use super::approvals::Edit;
 use super::desk::{CommandDesk, CommandError};
-use super::proposal::{ARGUMENTS_BYTES_MAX, InvalidProposal};
+use super::proposal::InvalidProposal;
 use super::resolve;
-
-/// Most faults of arguments that are told at once.
-const FAULTS_MAX: usize = 20;
 
 /// An edit that fits its kind.
 #[derive(Clone, Debug)]
@@ -63,36 +60,23 @@ impl CommandDesk {
                 return Err(InvalidProposal::new("arguments", expected).into());
             }
         }
-        if needs.is_empty() {
-            resolve::fits(&kind.config, &arguments, FAULTS_MAX)?;
-        }
-        let canonical = canonical::of_foreign(&arguments)
-            .map_err(|error| InvalidProposal::new("arguments", error.to_string()))?;
-        if canonical.len() > ARGUMENTS_BYTES_MAX {
-            let expected = format!("expected at most {ARGUMENTS_BYTES_MAX} bytes");
-            return Err(InvalidProposal::new("arguments", expected).into());
-        }
-        // Canonical JSON is UTF-8.
-        let text = String::from_utf8(canonical).unwrap_or_default();
+        let text = kind.canonical(&arguments, !needs.is_empty())?;
         let new = &command.new;
-        let amount = kind.config.amount.as_ref().and_then(|at| {
-            let raw = at.raw_in(text.as_bytes())?;
-            Amount::of_json(&serde_json::from_str(raw).ok()?)
-        });
-        let order_key = kind.config.order_key.as_ref();
-        let order_key = order_key.and_then(|at| at.text_in(text.as_bytes()));
         let summary = serde_json::from_str(&verdict.facts).unwrap_or_default();
         let facts = Facts::of_summary(&summary, arguments).ok_or_else(not_found)?;
         Ok(Edited {
-            facts: Facts { amount, ..facts },
+            facts: Facts {
+                amount: kind.amount_of(&text),
+                ..facts
+            },
             digest: Digest(digest(
                 &new.kind,
                 &new.kind_version,
                 &new.destination,
                 &text,
             )),
+            order_key: kind.order_key_of(&text),
             arguments: text,
-            order_key: order_key.filter(|key| !key.is_empty()),
         })
     }
 }

@@ -13,11 +13,11 @@ use wayhold_model::approval::{
     Void,
 };
 use wayhold_model::command::{CommandId, Reversibility, Risk, State};
-use wayhold_model::ledger::{Actor, Draft, Trace};
+use wayhold_model::ledger::Actor;
 use wayhold_store::CommandsError;
 use wayhold_store::commands::{Change, Command, RequestRow, Slot, Transition, VerdictRow, View};
 
-use super::track::made_up_for;
+use super::records::{moved, write};
 
 /// The member of what approvers are shown that stands for where and how the destination is reached.
 const DESTINATION_DIGEST: &str = "destination_sha256";
@@ -268,7 +268,6 @@ impl Asked {
             }
             Opened::Denied(reason) => {
                 step(change, self.command, (from, State::Denied), Some(&reason))?;
-                change.give_back(self.command)?;
                 Ok(State::Denied)
             }
             Opened::Asked(request) => {
@@ -356,9 +355,6 @@ pub fn void(change: &mut Change<'_>, command: CommandId, why: &Void) -> Result<(
             }
         }
     }
-    if matches!(why, Void::Cancelled { .. }) {
-        change.give_back(command)?;
-    }
     Ok(())
 }
 
@@ -398,64 +394,18 @@ pub(super) fn make_ready(
     step(change, command, (from, State::Ready), None)
 }
 
-/// Moves a command that must stand where it is moved from, and puts that on record.
+/// Moves a command that must stand where it is moved from.
 pub(super) fn step(
     change: &mut Change<'_>,
     command: CommandId,
     (from, to): (State, State),
     reason: Option<&str>,
 ) -> Result<(), CommandsError> {
-    if !change.move_command(command, Transition { from, to, reason })? {
-        return Err(CommandsError::Unfit {
-            reason: format!("command {command} is not {}", from.name()),
-        });
-    }
-    let body = match reason {
-        Some(reason) => json!({ "from": from.name(), "to": to.name(), "reason": reason }),
-        None => json!({ "from": from.name(), "to": to.name() }),
-    };
     let by = Actor::system("approvals");
-    write(change, command, "command.state", &by, &body)?;
-    if matches!(to, State::Denied | State::Rejected | State::Expired) {
-        // What it should have made up for is not.
-        let of = change.command(command)?.and_then(|row| row.new.compensates);
-        made_up_for(change, of, State::CompensationFailed)?;
+    match moved(change, command, Transition { from, to, reason }, &by)? {
+        true => Ok(()),
+        false => Err(CommandsError::Unfit {
+            reason: format!("command {command} is not {}", from.name()),
+        }),
     }
-    Ok(())
-}
-
-/// Puts a record into the stream of a command.
-pub(super) fn write(
-    change: &mut Change<'_>,
-    command: CommandId,
-    kind: &'static str,
-    by: &Actor,
-    body: &Value,
-) -> Result<(), CommandsError> {
-    append(change, format!("cmd:{command}"), kind, by, body)
-}
-
-/// Puts a record into a stream.
-pub(super) fn append(
-    change: &mut Change<'_>,
-    stream: String,
-    kind: &'static str,
-    by: &Actor,
-    body: &Value,
-) -> Result<(), CommandsError> {
-    change.append(&draft(stream, kind, by, body)?)?;
-    Ok(())
-}
-
-/// A record. A body that does not fit is a fault of ours: bounds keep every one far smaller.
-pub(super) fn draft(
-    stream: String,
-    kind: &'static str,
-    by: &Actor,
-    body: &Value,
-) -> Result<Draft, CommandsError> {
-    let draft = Draft::new(stream, kind, by, &Trace::default(), body);
-    draft.map_err(|error| CommandsError::Unfit {
-        reason: format!("a record cannot be written: {error}"),
-    })
 }

@@ -8,7 +8,7 @@ use wayhold_store::CommandsError;
 use wayhold_store::commands::{Change, Halt};
 
 use super::approvals::{ApprovalError, Approvals};
-use super::gate::append;
+use super::records::append;
 
 impl Approvals {
     /// Halts all commands of something; `false` where they were halted before.

@@ -2,6 +2,7 @@
 //! ready is handed to the outbox as an event of its own; no attempt leaves before it is on record, and its outcome is
 //! on record before its delivery is settled. Modules in suggested reading order.
 
+mod arguments;
 pub mod kinds;
 pub mod proposal;
 pub mod records;

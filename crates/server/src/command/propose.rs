@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wayhold_model::approval::{Amount, Digest, Facts, Verdict};
+use wayhold_model::approval::{Digest, Facts, Verdict};
 use wayhold_model::command::{CommandId, State, digest};
-use wayhold_model::ledger::{Actor, canonical};
+use wayhold_model::ledger::Actor;
 use wayhold_store::CommandsError;
 use wayhold_store::commands::{Change, NewCommand, Transition};
 
@@ -15,13 +15,9 @@ use super::desk::{CommandDesk, CommandError};
 use super::gate::{Asked, Subject};
 use super::keys::Key;
 use super::kinds::Kind;
-use super::proposal::{ARGUMENTS_BYTES_MAX, InvalidProposal, Proposal};
-use super::records::{self, Held, moved, record};
+use super::proposal::{InvalidProposal, Proposal};
+use super::records::{self, Held, made_up_for, moved, write};
 use super::resolve;
-use super::track::made_up_for;
-
-/// Most faults of arguments that are told at once.
-const FAULTS_MAX: usize = 20;
 
 /// Who proposes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,18 +189,7 @@ impl CommandDesk {
                 return Err(InvalidProposal::new("depends_on", expected).into());
             }
         }
-        // What refers to a result is held against the schema once that is known.
-        if proposal.depends_on.is_empty() {
-            resolve::fits(config, &arguments, FAULTS_MAX)?;
-        }
-        let canonical = canonical::of_foreign(&arguments)
-            .map_err(|error| InvalidProposal::new("arguments", error.to_string()))?;
-        if canonical.len() > ARGUMENTS_BYTES_MAX {
-            let expected = format!("expected at most {ARGUMENTS_BYTES_MAX} bytes");
-            return Err(InvalidProposal::new("arguments", expected).into());
-        }
-        // Canonical JSON is UTF-8.
-        let text = String::from_utf8(canonical).unwrap_or_default();
+        let text = kind.canonical(&arguments, !proposal.depends_on.is_empty())?;
         let now = self.0.clock.now();
         if proposal.expires_at.is_some_and(|at| at <= now) {
             return Err(InvalidProposal::new("expires_at", "expected a time to come").into());
@@ -213,10 +198,6 @@ impl CommandDesk {
             Some(id) => id,
             None => draw_id(now)?,
         };
-        let order_key = config
-            .order_key
-            .as_ref()
-            .and_then(|key| key.text_in(text.as_bytes()));
         let new = NewCommand {
             id,
             kind: config.name.clone(),
@@ -225,7 +206,7 @@ impl CommandDesk {
             principal: by.actor.id.clone(),
             risk: config.risk,
             reversibility: config.reversibility,
-            order_key: order_key.filter(|key| !key.is_empty()),
+            order_key: kind.order_key_of(&text),
             digest: digest(&config.name, &config.version, &config.destination, &text),
             arguments: text,
             detail: detail(by, proposal).to_string(),
@@ -264,7 +245,8 @@ fn begin_compensation(
     }
     moved(change, of, step, actor)?;
     let body = json!({ "compensating_command_id": by.to_string() });
-    change.append(&record(of, "compensation.started", actor, &body)?)?;
+    write(change, of, "compensation.started", actor, &body)?;
+    // It was denied before there was anything that waited for it.
     if state == State::Denied {
         made_up_for(change, Some(of), State::CompensationFailed)?;
     }
@@ -314,14 +296,10 @@ fn detail(by: &Proposer, proposal: &Proposal) -> Value {
 /// What policies see.
 fn facts(by: &Proposer, proposal: &Proposal, kind: &Kind, new: &NewCommand) -> Facts {
     let arguments = Value::Object(proposal.arguments.clone());
-    let amount = kind.config.amount.as_ref().and_then(|at| {
-        let raw = at.raw_in(new.arguments.as_bytes())?;
-        Amount::of_json(&serde_json::from_str(raw).ok()?)
-    });
     Facts {
         kind: new.kind.clone(),
         arguments,
-        amount,
+        amount: kind.amount_of(&new.arguments),
         principal: by.actor.clone(),
         labels: by.labels.clone(),
         on_behalf_of: proposal.on_behalf_of.clone().unwrap_or_default(),

@@ -13,9 +13,8 @@ use wayhold_store::commands::{Change, CommandFilter, Transition};
 use super::answer::Finding;
 use super::desk::{CommandDesk, CommandError};
 use super::emit::event_of;
-use super::records::{moved, record};
+use super::records::{moved, write};
 use super::sendable::{Sendable, stored};
-use super::track::made_up_for;
 
 /// Most commands that one wish asks targets about, the newest.
 pub const ASKED_MAX: u32 = 1_000;
@@ -148,7 +147,6 @@ impl CommandDesk {
             let state = follow(change, id, command.state, &finding, &by)?;
             if state == State::Succeeded && command.state != State::Succeeded {
                 change.keep_result(id, &said.to_string())?;
-                made_up_for(change, command.new.compensates, State::Compensated)?;
             }
             let was_executed = matches!(finding, Finding::Confirmed | Finding::Different(_));
             // The target has what the ledger says was never done.
@@ -162,7 +160,7 @@ impl CommandDesk {
                 Finding::Confirmed | Finding::Absent => None,
             };
             let body = json!({ "method": method, "result": result, "by": by.id, "detail": detail });
-            change.append(&record(id, "reconcile.result", &by, &body)?)?;
+            write(change, id, "reconcile.result", &by, &body)?;
             Ok::<_, CommandError>(Reconciled {
                 id,
                 kind: command.new.kind,

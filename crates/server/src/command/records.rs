@@ -30,11 +30,16 @@ pub fn ourselves() -> Actor {
     Actor::system("commands")
 }
 
-/// A draft that does not fit into the ledger is a fault of ours: bounds keep every body far smaller.
-pub fn unfit(error: &NotCanonical) -> CommandsError {
-    CommandsError::Unfit {
+/// A record of a stream. One that does not fit into the ledger is a fault of ours: bounds keep every body far smaller.
+fn draft(
+    stream: String,
+    kind: &'static str,
+    by: &Actor,
+    body: &Value,
+) -> Result<Draft, CommandsError> {
+    Draft::new(stream, kind, by, &Trace::default(), body).map_err(|error| CommandsError::Unfit {
         reason: format!("a record cannot be written: {error}"),
-    }
+    })
 }
 
 /// A record of a command.
@@ -44,13 +49,43 @@ pub fn unfit(error: &NotCanonical) -> CommandsError {
 pub fn record(
     id: CommandId,
     kind: &'static str,
-    actor: &Actor,
+    by: &Actor,
     body: &Value,
 ) -> Result<Draft, CommandsError> {
-    Draft::new(stream(id), kind, actor, &Trace::default(), body).map_err(|error| unfit(&error))
+    draft(stream(id), kind, by, body)
 }
 
-/// Takes a command from one state to another and puts it on record; `false` where it does not stand in the first.
+/// Puts a record into the stream of a command.
+///
+/// # Errors
+/// The file takes no change.
+pub fn write(
+    change: &mut Change<'_>,
+    id: CommandId,
+    kind: &'static str,
+    by: &Actor,
+    body: &Value,
+) -> Result<(), CommandsError> {
+    append(change, stream(id), kind, by, body)
+}
+
+/// Puts a record into any stream.
+///
+/// # Errors
+/// The file takes no change.
+pub fn append(
+    change: &mut Change<'_>,
+    stream: String,
+    kind: &'static str,
+    by: &Actor,
+    body: &Value,
+) -> Result<(), CommandsError> {
+    change.append(&draft(stream, kind, by, body)?).map(drop)
+}
+
+/// Takes a command from one state to another, with all that belongs to it, whoever does it: the records, what limits
+/// took where it will never leave, and the end of a compensation where it was one. `false` where it does not stand in
+/// the first.
 ///
 /// # Errors
 /// There is no such way, or the file takes no change.
@@ -68,13 +103,50 @@ pub fn moved(
     if let (Some(reason), Value::Object(body)) = (reason, &mut body) {
         body.insert("reason".to_owned(), reason.into());
     }
-    change.append(&record(id, "command.state", by, &body)?)?;
+    write(change, id, "command.state", by, &body)?;
     match to {
-        State::Cancelled => change.append(&record(id, "command.cancelled", by, &body)?)?,
-        State::Expired => change.append(&record(id, "command.expired", by, &body)?)?,
+        State::Cancelled => write(change, id, "command.cancelled", by, &body)?,
+        State::Expired => write(change, id, "command.expired", by, &body)?,
+        State::Dead => {
+            let body = json!({ "reason": reason.unwrap_or_default() });
+            write(change, id, "dlq.entered", by, &body)?;
+        }
+        _ => {}
+    }
+    if to.is_never_done() {
+        change.give_back(id)?;
+    }
+    let made_up = match to {
+        State::Succeeded => State::Compensated,
+        to if to.is_never_done() || to == State::Dead => State::CompensationFailed,
         _ => return Ok(true),
     };
+    made_up_for(change, change.compensates(id)?, made_up)?;
     Ok(true)
+}
+
+/// Ends the compensation of a command, where one is under way.
+///
+/// # Errors
+/// The file takes no change.
+pub fn made_up_for(
+    change: &mut Change<'_>,
+    of: Option<CommandId>,
+    to: State,
+) -> Result<(), CommandsError> {
+    let Some(of) = of else {
+        return Ok(());
+    };
+    let step = Transition {
+        from: State::Compensating,
+        to,
+        reason: None,
+    };
+    if moved(change, of, step, &ourselves())? {
+        let body = json!({ "status": to.name() });
+        write(change, of, "compensation.finished", &ourselves(), &body)?;
+    }
+    Ok(())
 }
 
 /// What is kept beside the tree, where it can be erased.
@@ -214,3 +286,6 @@ pub fn hexadecimal(bytes: &[u8]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use super::desk::{CommandDesk, CommandError};
 use super::gate::may_leave;
 use super::leave::{ask, not_now};
 use super::outcome::{Turn, state_after, turn_of};
-use super::records::{hexadecimal, moved, ourselves, record};
+use super::records::{hexadecimal, moved, ourselves, record, write};
 use super::sendable::{Known, Sendable, known, prepare, target_of};
 use crate::sink::{Answer, Attempt, Sink};
 
@@ -266,7 +266,7 @@ impl CommandDesk {
             .transpose()?;
         let reason = failure.map(|failure| failure.reason.clone());
         let cut = answer.cut;
-        let (n, compensates) = (sendable.n, sendable.command.new.compensates);
+        let n = sendable.n;
         let done = self.commands()?.change(move |change| {
             if !change.finish_attempt((id, n), &end)? {
                 return Ok(());
@@ -298,7 +298,6 @@ impl CommandDesk {
             moved(change, id, step, &ourselves())?;
             if let Some(result) = &result {
                 change.keep_result(id, result)?;
-                made_up_for(change, compensates, State::Compensated)?;
             }
             Ok::<_, CommandsError>(())
         });
@@ -389,8 +388,6 @@ impl CommandDesk {
             )?;
             if was && to == State::Succeeded {
                 change.keep_result(id, &result)?;
-                let compensates = change.command(id)?.and_then(|one| one.new.compensates);
-                made_up_for(change, compensates, State::Compensated)?;
             }
             Ok::<_, CommandsError>(())
         });
@@ -468,7 +465,7 @@ fn close_cut_attempt(change: &mut Change<'_>, known: &Known) -> Result<State, Co
         };
         change.finish_attempt((id, last.n), &end)?;
         let body = json!({ "n": last.n, "outcome": "unknown", "class": "interrupted" });
-        change.append(&record(id, "attempt.finished", &ourselves(), &body)?)?;
+        write(change, id, "attempt.finished", &ourselves(), &body)?;
     }
     if known.command.state != State::Sending {
         return Ok(known.command.state);
@@ -500,7 +497,7 @@ fn begin_asking(change: &mut Change<'_>, id: CommandId, last: u32) -> Result<boo
     }
 }
 
-/// A command is given up; what should have made up for another one has failed.
+/// A command is given up, where it may be.
 pub(super) fn dead(
     change: &mut Change<'_>,
     id: CommandId,
@@ -513,32 +510,7 @@ pub(super) fn dead(
     if !from.may_become(State::Dead) {
         return Ok(());
     }
-    moved(change, id, step(from, State::Dead, reason), &ourselves())?;
-    let body = json!({ "reason": reason });
-    change.append(&record(id, "dlq.entered", &ourselves(), &body)?)?;
-    made_up_for(
-        change,
-        known.command.new.compensates,
-        State::CompensationFailed,
-    )
-}
-
-/// A command that should make up for another has ended.
-pub(super) fn made_up_for(
-    change: &mut Change<'_>,
-    of: Option<CommandId>,
-    to: State,
-) -> Result<(), CommandsError> {
-    let Some(of) = of else {
-        return Ok(());
-    };
-    let reason = None;
-    let from = State::Compensating;
-    if moved(change, of, Transition { from, to, reason }, &ourselves())? {
-        let body = json!({ "status": to.name() });
-        change.append(&record(of, "compensation.finished", &ourselves(), &body)?)?;
-    }
-    Ok(())
+    moved(change, id, step(from, State::Dead, reason), &ourselves()).map(drop)
 }
 
 /// What later commands may refer to: the answer as JSON, or as a text.

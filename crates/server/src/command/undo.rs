@@ -164,7 +164,7 @@ fn steps_of(view: &View<'_>, id: CommandId) -> Result<Option<Vec<Step>>, Command
             // What makes up for something rests on nothing that is to be undone.
             if let Some(command) = view.command(resting)?.filter(|_| is_new)
                 && command.new.compensates.is_none()
-                && !never_done(command.state)
+                && !command.state.is_never_done()
             {
                 found.push(command);
             }
@@ -190,14 +190,6 @@ fn steps_of(view: &View<'_>, id: CommandId) -> Result<Option<Vec<Step>>, Command
         });
     }
     Ok(Some(steps))
-}
-
-/// Whether certainly nothing of it was done, and nothing will be.
-fn never_done(state: State) -> bool {
-    matches!(
-        state,
-        State::Denied | State::Rejected | State::Expired | State::Cancelled
-    )
 }
 
 /// The id of the `nth` command that makes up for another: the same whoever asks, however often.

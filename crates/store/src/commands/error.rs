@@ -14,11 +14,11 @@ pub enum CommandsError {
     /// The volume is full; try again when there is space.
     #[error("no space left to record the command")]
     NoSpace,
-    /// A write failed, so the file takes no change until the server is started again. Whether this change is on the
-    /// disk is known then: ask for it again with the same key.
-    #[error("commands.db takes no changes until the next start: {reason}")]
+    /// A write failed, so the file takes no change until its log could be replaced, or the server is started again.
+    /// Whether this change is on the disk is not certain: ask for it again with the same key.
+    #[error("commands.db takes no changes: {reason}")]
     Closed {
-        /// The failure.
+        /// The failure, and when changes are taken again.
         reason: String,
     },
     /// The server is stopping; ask its successor.
@@ -37,6 +37,8 @@ pub enum CommandsError {
 pub(super) enum Trouble {
     /// Nothing: the group is rolled back for lack of space.
     NoSpace,
+    /// What its log holds of the last group is uncertain, so that nothing may be added to it. Another log may.
+    Failed(String),
     /// It must not be written again.
     Broken(String),
 }
@@ -53,7 +55,12 @@ impl Trouble {
         }
         Some(match Fault::of(error) {
             Fault::NoSpace => Self::NoSpace,
-            Fault::Io | Fault::Corrupt | Fault::Other => Self::Broken(error.to_string()),
+            Fault::Io => Self::Failed(format!(
+                "a read or write failed; trying again all the time: {error}"
+            )),
+            Fault::Corrupt | Fault::Other => {
+                Self::Broken(format!("it needs to be looked at, and a restart: {error}"))
+            }
         })
     }
 
@@ -61,7 +68,7 @@ impl Trouble {
     pub(super) fn answer(&self) -> CommandsError {
         match self {
             Self::NoSpace => CommandsError::NoSpace,
-            Self::Broken(reason) => CommandsError::Closed {
+            Self::Failed(reason) | Self::Broken(reason) => CommandsError::Closed {
                 reason: reason.clone(),
             },
         }

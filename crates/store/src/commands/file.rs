@@ -99,9 +99,20 @@ pub(super) fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
     })
 }
 
-/// Moves the log into the file and syncs both. A reader in the way is no error: the next one does it.
-pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
-    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+/// Moves the log into the file, syncs that, and cuts the log off, so that the next group begins another one. `false`
+/// where a reader was in the way, which is no error: the next one does it.
+pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
+        Ok(row.get::<_, i64>(0)? == 0)
+    })
+}
+
+/// The same without waiting for readers.
+pub(super) fn checkpoint_now(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.busy_timeout(Duration::ZERO)?;
+    let done = checkpoint(connection);
+    connection.busy_timeout(connection::BUSY_TIMEOUT)?;
+    done
 }
 
 /// The same where the log is long, without waiting for readers.
@@ -114,8 +125,5 @@ pub(super) fn checkpoint_if_long(
     if disk.len(&log).unwrap_or(0) <= LOG_BYTES_MAX {
         return Ok(());
     }
-    connection.busy_timeout(Duration::ZERO)?;
-    let done = checkpoint(connection);
-    connection.busy_timeout(connection::BUSY_TIMEOUT)?;
-    done
+    checkpoint_now(connection).map(drop)
 }

@@ -192,7 +192,7 @@ impl Commands {
         Some(sender.subscribe())
     }
 
-    /// Why no change is taken any more, for health; `None` when all is well.
+    /// Why no change is taken now, for health; `None` when all is well.
     pub fn closed(&self) -> Option<String> {
         self.shared.closed()
     }
@@ -240,10 +240,16 @@ impl Shared {
         self.seen().closed.clone()
     }
 
-    /// Takes no change any more.
+    /// Takes no change for now.
     pub(super) fn close(&self, reason: String) {
-        tracing::error!(%reason, "commands.db closed for changes until the next start");
-        self.seen().closed.get_or_insert(reason);
+        tracing::error!(%reason, "commands.db is closed for changes");
+        self.seen().closed = Some(reason);
+    }
+
+    /// Takes changes again.
+    pub(super) fn reopen(&self) {
+        tracing::info!("commands.db takes changes again, in a new log");
+        self.seen().closed = None;
     }
 
     /// A group is synced.

@@ -149,6 +149,16 @@ impl View<'_> {
         })
     }
 
+    /// The command that this one makes up for.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn compensates(&self, id: CommandId) -> Result<Option<CommandId>, CommandsError> {
+        let id = id.to_bytes();
+        let query = "SELECT compensates FROM commands WHERE id = ?1 AND compensates IS NOT NULL";
+        Ok(self.ids(query, [id])?.pop())
+    }
+
     /// At most so many commands, the newest first, older than `before` where given.
     ///
     /// # Errors

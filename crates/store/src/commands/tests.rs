@@ -238,27 +238,90 @@ async fn without_room_a_group_is_refused_and_the_next_one_is_taken() {
     assert_eq!(commands.counts().of(State::Ready), 1);
 }
 
-#[tokio::test]
-async fn a_write_that_failed_closes_the_file_until_the_next_start_whatever_the_change_makes_of_it()
-{
-    let folder = tempfile::tempdir().unwrap();
-    let commands = open(folder.path());
-    add(&commands, 1, State::Ready).await.unwrap();
-    let failed = commands.change(|change| {
-        change.add_command(&new(2), State::Ready, (None, None))?;
+/// A change that adds a command, and then meets an error of SQLite that it makes nothing of.
+async fn meet(commands: &Commands, n: u8, code: std::ffi::c_int) -> Result<(), CommandsError> {
+    let met = commands.change(move |change| {
+        change.add_command(&new(n), State::Ready, (None, None))?;
         let fails = change.run(|_| {
-            let error = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
+            let error = rusqlite::ffi::Error::new(code);
             Err::<(), _>(rusqlite::Error::SqliteFailure(error, None))
         });
         assert!(matches!(fails, Err(CommandsError::Closed { .. })));
         Ok::<_, CommandsError>(())
     });
-    assert!(matches!(failed.await, Err(CommandsError::Closed { .. })));
+    met.await
+}
+
+#[tokio::test]
+async fn after_a_write_that_failed_the_log_is_replaced_and_what_was_answered_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    add(&commands, 1, State::Ready).await.unwrap();
+    let log = folder.path().join("commands.db-wal");
+    assert!(log.metadata().unwrap().len() > 0);
+    let failed = meet(&commands, 2, rusqlite::ffi::SQLITE_IOERR_FSYNC).await;
+    assert!(
+        matches!(failed, Err(CommandsError::Closed { .. })),
+        "{failed:?}"
+    );
+    // The next change waits for the new log.
+    add(&commands, 3, State::Ready).await.unwrap();
+    assert_eq!(commands.closed(), None);
+    let there = |n: u8| commands.read(|view| view.state(id(n))).unwrap().is_some();
+    assert_eq!([1, 2, 3].map(there), [true, false, true]);
+    commands.stop();
+    let commands = open(folder.path());
+    assert_eq!(commands.counts().of(State::Ready), 2);
+}
+
+#[tokio::test]
+async fn while_a_reader_keeps_an_uncertain_log_nothing_is_taken_and_that_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    add(&commands, 1, State::Ready).await.unwrap();
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let (end, ending) = std::sync::mpsc::channel();
+    let reading = commands.clone();
+    let reader = std::thread::spawn(move || {
+        reading.read(|view| {
+            let state = view.state(id(1));
+            begun.send(()).unwrap();
+            ending.recv().unwrap();
+            state.map(drop)
+        })
+    });
+    has_begun.recv().unwrap();
+    let failed = meet(&commands, 2, rusqlite::ffi::SQLITE_IOERR_WRITE).await;
+    assert!(matches!(failed, Err(CommandsError::Closed { .. })));
     let next = add(&commands, 3, State::Ready).await;
     assert!(
         matches!(next, Err(CommandsError::Closed { .. })),
         "{next:?}"
     );
+    assert!(commands.closed().is_some());
+    end.send(()).unwrap();
+    reader.join().unwrap().unwrap();
+    while add(&commands, 3, State::Ready).await.is_err() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(commands.closed(), None);
+    assert_eq!(commands.counts().of(State::Ready), 2);
+}
+
+#[tokio::test]
+async fn a_damaged_file_takes_nothing_until_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    add(&commands, 1, State::Ready).await.unwrap();
+    let failed = meet(&commands, 2, rusqlite::ffi::SQLITE_CORRUPT).await;
+    assert!(matches!(failed, Err(CommandsError::Closed { .. })));
+    for n in [3, 4] {
+        let next = add(&commands, n, State::Ready).await;
+        assert!(
+            matches!(next, Err(CommandsError::Closed { .. })),
+            "{next:?}"
+        );
+    }
     assert!(commands.closed().is_some());
     // What was synced is still read.
     assert_eq!(

@@ -1,13 +1,16 @@
 //! The thread that alone writes `commands.db`: what waits while one group is synced is the next group, each change
 //! in a savepoint of its own, all answered after the sync.
 //!
-//! A file whose write or sync failed is never written again in this run: what it holds of the last group is
-//! uncertain, and whoever asked for it is told so. The next start reads it anew and syncs what it finds.
+//! A log whose write or sync failed is never added to: what it holds of the last group is uncertain, and whoever asked
+//! for it is told so. What was synced before is moved into the file and synced there, and the log cut off; only then is
+//! the next group taken, into a log of its own. Where that does not work it is tried again, and nothing is taken
+//! meanwhile.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -23,6 +26,10 @@ use super::handle::Shared;
 
 /// Changes that are synced together at most: more would only make the first of them wait longer.
 const CHANGES_PER_GROUP: usize = 512;
+
+/// How long after a log could not be replaced that is tried again: soon enough for whoever tries again as `Retry-After`
+/// says, and seldom enough for a disk in trouble.
+const MEND_EVERY: Duration = Duration::from_millis(500);
 
 /// What the writer is asked.
 pub(super) enum Order {
@@ -100,6 +107,8 @@ pub(super) struct Writer {
     time: Timestamp,
     /// The ledger's tree after the last group.
     tree: Frontier,
+    /// When replacing the log is tried, where a write of it has failed.
+    mend_at: Option<Instant>,
 }
 
 /// What a group did besides rows.
@@ -123,13 +132,14 @@ impl Writer {
             orders,
             time,
             tree,
+            mend_at: None,
         }
     }
 
     pub(super) fn run(mut self) {
         let mut stopping = false;
         while !stopping {
-            let Ok(first) = self.orders.recv() else {
+            let Some(first) = self.next() else {
                 break;
             };
             let mut group = Vec::new();
@@ -159,8 +169,53 @@ impl Writer {
         }
     }
 
+    /// The next order; `None` where none will come. The log is replaced meanwhile, where it has to be.
+    fn next(&mut self) -> Option<Order> {
+        while let Some(at) = self.mend_at {
+            let left = at.saturating_duration_since(Instant::now());
+            match self.orders.recv_timeout(left) {
+                Ok(order) => return Some(order),
+                Err(RecvTimeoutError::Timeout) => self.mend(),
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+        self.orders.recv().ok()
+    }
+
+    /// Puts a new log in place of one that is uncertain.
+    fn mend(&mut self) {
+        match file::checkpoint_now(&self.connection) {
+            Ok(true) => {
+                self.mend_at = None;
+                self.shared.reopen();
+            }
+            // A reader is in the way; it will be done soon.
+            Ok(false) => self.mend_at = Instant::now().checked_add(MEND_EVERY),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// Takes no changes for now, or until the next start.
+    fn fail(&mut self, error: &rusqlite::Error) {
+        match Trouble::of(error) {
+            Some(Trouble::Broken(reason)) if !is_busy(error) => {
+                self.mend_at = None;
+                self.shared.close(reason);
+            }
+            trouble => {
+                if trouble == Some(Trouble::NoSpace) {
+                    (self.shared.on_no_space)();
+                }
+                self.mend_at = Instant::now().checked_add(MEND_EVERY);
+            }
+        }
+    }
+
     /// Makes a group durable and answers it.
     fn commit(&mut self, mut group: Vec<Box<dyn Wanted>>) {
+        if self.mend_at.is_some_and(|at| at <= Instant::now()) {
+            self.mend();
+        }
         if let Some(reason) = self.shared.closed() {
             return answer(group, &Err(CommandsError::Closed { reason }));
         }
@@ -178,29 +233,40 @@ impl Writer {
             }
             Err(trouble) => {
                 let error = trouble.answer();
-                match trouble {
-                    Trouble::NoSpace => (self.shared.on_no_space)(),
-                    Trouble::Broken(reason) => self.shared.close(reason),
-                }
+                self.meet(trouble);
                 Err(error)
             }
         };
         answer(group, &done);
         failpoint!("commands.group-answered");
-        if done.is_ok() {
-            self.keep_log_short();
+        match done {
+            Ok(()) => self.keep_log_short(),
+            Err(_) if self.mend_at.is_some() => self.mend(),
+            Err(_) => {}
         }
     }
 
-    fn keep_log_short(&self) {
-        let (directory, disk) = (&self.shared.directory, self.shared.disk.as_ref());
-        if let Err(error) = file::checkpoint_if_long(&self.connection, directory, disk) {
-            match Trouble::of(&error) {
-                Some(Trouble::Broken(reason)) if !is_busy(&error) => self.shared.close(reason),
-                Some(Trouble::NoSpace) => (self.shared.on_no_space)(),
-                // A reader was in the way.
-                Some(Trouble::Broken(_)) | None => {}
+    /// Does what a failure asks for.
+    fn meet(&mut self, trouble: Trouble) {
+        match trouble {
+            Trouble::NoSpace => (self.shared.on_no_space)(),
+            Trouble::Failed(reason) => {
+                self.shared.close(reason);
+                self.mend_at = Some(Instant::now());
             }
+            Trouble::Broken(reason) => self.shared.close(reason),
+        }
+    }
+
+    fn keep_log_short(&mut self) {
+        let (directory, disk) = (&self.shared.directory, self.shared.disk.as_ref());
+        let done = file::checkpoint_if_long(&self.connection, directory, disk);
+        // Where a reader was in the way it is tried again after the next group.
+        if let Err(error) = done
+            && !is_busy(&error)
+            && let Some(trouble) = Trouble::of(&error)
+        {
+            self.meet(trouble);
         }
     }
 }

@@ -36,7 +36,7 @@ const COMMANDS: u64 = 300;
 const PER_EPISODE: u64 = 10_000;
 
 /// Hits of a point at which the server dies, one after the other.
-const HITS: [u64; 2] = [1, 4];
+const HITS: [u64; 3] = [1, 4, 9];
 
 /// How often a point that was not met is tried again: whether anything comes by there is up to chance.
 const TRIES: usize = 8;

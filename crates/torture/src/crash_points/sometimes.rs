@@ -19,6 +19,7 @@ pub(super) struct Sometimes {
     catalogues: u64,
     names: u64,
     leaving: u64,
+    commands: u64,
     seen: Seen,
 }
 
@@ -39,6 +40,7 @@ impl Sometimes {
             self.marks += u64::from(name == "mark");
             self.progress += u64::from(name.starts_with("state-"));
             self.catalogues += u64::from(name.starts_with("catalog.db"));
+            self.commands += u64::from(name.starts_with("commands.db"));
             self.checkpoints += u64::from(name.ends_with(".db") && !name.starts_with("state-"));
         }
     }
@@ -59,10 +61,11 @@ impl Sometimes {
         self.catalogues += other.catalogues;
         self.names += other.names;
         self.leaving += other.leaving;
+        self.commands += other.commands;
         self.seen.add(&other.seen);
     }
 
-    fn counted(&self) -> [(&'static str, u64); 19] {
+    fn counted(&self) -> [(&'static str, u64); 22] {
         [
             ("a power failure in a recovery", self.in_recovery),
             ("a torn frame of a log", self.torn_logs),
@@ -76,6 +79,7 @@ impl Sometimes {
             ),
             ("a name that is not synced", self.names),
             ("a segment on its way out", self.leaving),
+            ("a change of commands that is not synced", self.commands),
             ("unproven rows copied", self.seen.unproven),
             (
                 "an event found that was not acknowledged",
@@ -93,6 +97,11 @@ impl Sometimes {
                 self.seen.resharding,
             ),
             ("several generations of shards", self.seen.generations),
+            ("a command", self.seen.commands),
+            (
+                "a command further than was acknowledged",
+                self.seen.commands_further,
+            ),
             ("a backup restored", self.seen.restored),
             ("a backup cut off", self.seen.cut_off),
         ]

@@ -60,6 +60,13 @@ pub(crate) struct Actor<'a> {
     backups: usize,
 }
 
+/// How long something is tried again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Again {
+    pub(super) patience: Patience,
+    pub(super) longest: Duration,
+}
+
 /// What a lane gave and nobody settled.
 struct Outstanding {
     lane: Lane,
@@ -131,15 +138,23 @@ impl<'a> Actor<'a> {
         (history.clone(), result)
     }
 
-    /// Once nothing fails any more: everything that was sent is accepted, or the store says why not.
+    /// Once nothing fails any more: everything that was sent is accepted, and every command taken as far as it was to
+    /// come, or the store says why not.
     async fn mends(&mut self) -> Result<(), String> {
         self.disk.recorder.set_plan(Plan::default());
-        let sent: Vec<_> = {
+        let (sent, led) = {
             let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-            history.all().sent.into_keys().collect()
+            let expected = history.all();
+            let led = expected.commands.into_iter();
+            let led = led.filter_map(|(command, may)| Some((command, may.into_iter().max()?)));
+            (expected.sent.into_keys().collect(), led.collect::<Vec<_>>())
         };
         self.patience = Patience::Full;
-        let accepted = tokio::time::timeout(MENDS, self.accept(&[sent])).await;
+        let accepted = tokio::time::timeout(MENDS, async {
+            self.accept(&[sent]).await?;
+            self.lead(&led).await
+        });
+        let accepted = accepted.await;
         self.patience = Patience::Short;
         match accepted {
             Ok(accepted) => accepted,
@@ -182,6 +197,7 @@ impl<'a> Actor<'a> {
             Step::Pause(destination) => self.pause(*destination),
             Step::Reshard { shards, beside } => self.reshard(*shards, beside).await,
             Step::BackUp { beside } => self.back_up(beside).await,
+            Step::Lead(commands) => self.lead(commands).await,
             Step::Forward(by) => {
                 self.clock.forward(*by);
                 Ok(())
@@ -213,7 +229,22 @@ impl<'a> Actor<'a> {
         }
     }
 
-    fn note(&self, fact: Fact) {
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// How long is tried again what a fault may prevent.
+    pub(super) fn again(&self) -> Again {
+        Again {
+            patience: self.patience,
+            longest: match self.patience {
+                Patience::Full => HANGS,
+                Patience::Short => MOMENT,
+            },
+        }
+    }
+
+    pub(super) fn note(&self, fact: Fact) {
         note(&self.history, self.disk, fact);
     }
 

@@ -45,6 +45,10 @@ pub(crate) enum Fact {
     Resharding(u16),
     /// They do, which was acknowledged.
     Sharded(u16),
+    /// A command was asked to come so far.
+    Leading(usize, usize),
+    /// And that was acknowledged.
+    Led(usize, usize),
     /// A backup with this number was begun, perhaps not for the first time.
     BackingUp(usize),
     /// And was acknowledged.
@@ -74,6 +78,8 @@ pub(crate) struct Expected {
     pub(super) paused: BTreeMap<usize, Vec<bool>>,
     /// Over how many shards new events may be spread; empty before that was acknowledged.
     pub(super) shards: Vec<u16>,
+    /// How far each command may have come: as was acknowledged last, and everything that was asked for since.
+    pub(super) commands: BTreeMap<usize, Vec<usize>>,
     /// Backups that were begun, by number.
     pub(super) backups: BTreeMap<usize, Kept>,
 }
@@ -143,6 +149,13 @@ impl Expected {
             }
             Fact::Resharding(shards) => self.shards.push(*shards),
             Fact::Sharded(shards) => self.shards = vec![*shards],
+            Fact::Leading(command, to) => {
+                let may = self.commands.entry(*command);
+                may.or_insert_with(|| vec![0]).push(*to);
+            }
+            Fact::Led(command, to) => {
+                self.commands.insert(*command, vec![*to]);
+            }
             Fact::BackingUp(number) => {
                 let kept = Kept {
                     is_whole: false,
@@ -171,7 +184,7 @@ impl Expected {
 
     /// What happens while a backup is made may be in it, and need not.
     fn add_beside(&mut self, when: usize, fact: &Fact) {
-        if let Fact::Sent(_) | Fact::Became(..) = fact {
+        if let Fact::Sent(_) | Fact::Became(..) | Fact::Leading(..) = fact {
             self.add(when, fact);
         }
     }

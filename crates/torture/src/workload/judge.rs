@@ -8,6 +8,7 @@ use wayhold_model::{Clock, DestinationId, DestinationSet, Position, ShardId};
 use wayhold_store::backup::restore;
 use wayhold_store::{DeliveryState, Recovery, RunState, Store};
 
+use super::commands;
 use super::history::{Delivery, Expected, Kept, Stage};
 use super::script::{Script, new_event};
 use super::{HandClock, SOURCE, backup_below, data_below, destination_names};
@@ -54,6 +55,9 @@ pub(crate) struct Seen {
     pub(crate) resharding: u64,
     /// Stores with several generations of shards.
     pub(crate) generations: u64,
+    /// Commands that are there, and those that have come further than was acknowledged.
+    pub(crate) commands: u64,
+    pub(crate) commands_further: u64,
     /// Backups that became stores.
     pub(crate) restored: u64,
     /// Backups that were cut off and are none.
@@ -184,8 +188,12 @@ impl Judge<'_> {
         case.lanes()?;
         case.letters()?;
         case.accounts()?;
+        let found = commands::judge(store, self.expected)?;
+        case.seen.commands = found.commands;
+        case.seen.commands_further = found.unacknowledged;
         case.repeats().await?;
         case.goes_on().await?;
+        commands::goes_on(store).await?;
         let health = store.health();
         let mut degraded = health.degraded.into_iter();
         let finding = degraded.find(|finding| !self.allows(finding));
@@ -206,6 +214,7 @@ impl Judge<'_> {
                 return Err(format!("event {event} is gone after a clean stop"));
             }
         }
+        commands::judge(store, self.expected)?;
         Ok(())
     }
 }
@@ -542,6 +551,8 @@ impl Seen {
         self.redriving += other.redriving;
         self.resharding += other.resharding;
         self.generations += other.generations;
+        self.commands += other.commands;
+        self.commands_further += other.commands_further;
         self.restored += other.restored;
         self.cut_off += other.cut_off;
     }

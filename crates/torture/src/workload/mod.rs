@@ -3,6 +3,7 @@
 //! store that was opened on what is left of the disk with the history up to that moment.
 
 mod actor;
+mod commands;
 mod history;
 mod judge;
 mod script;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use wayhold_model::{DestinationId, DestinationSet, Event, EventParts};
 use wayhold_store::{NewEvent, Options};
 
+use super::commands::LIFE;
 use super::{DESTINATIONS, SOURCE};
 use crate::dice::Dice;
 
@@ -15,6 +16,9 @@ pub(super) const RETENTION: Duration = Duration::from_secs(3600);
 
 /// What names of progress files begin with.
 const PROGRESS: &str = "state-";
+
+/// What names of the files of commands begin with.
+const COMMANDS: &str = "commands.db";
 
 /// What names of logs end with.
 const LOG: &str = ".db-wal";
@@ -31,6 +35,8 @@ pub(crate) struct Script {
     /// Events, in the order in which they are sent.
     pub(crate) events: Vec<Sent>,
     pub(crate) steps: Vec<Step>,
+    /// How far each command is led.
+    commands: Vec<usize>,
 }
 
 /// One event that the script sends.
@@ -74,6 +80,8 @@ pub(crate) enum Step {
     },
     /// A backup, while these requests are sent.
     BackUp { beside: Vec<Vec<usize>> },
+    /// These commands are led so far, at the same time.
+    Lead(Vec<(usize, usize)>),
     /// Time passes.
     Forward(Duration),
     /// What runs in the background gets some time.
@@ -107,10 +115,11 @@ impl Script {
             retains: dice.one_in(3),
             events: Vec::new(),
             steps: Vec::new(),
+            commands: Vec::new(),
         };
         script.accept(&mut dice);
         for _ in 0..12 + dice.below(6) {
-            match dice.below(18) {
+            match dice.below(21) {
                 0..=4 => script.accept(&mut dice),
                 5..=9 => script.deliver(&mut dice),
                 10 => {
@@ -135,9 +144,10 @@ impl Script {
                     _ => Step::Rest,
                 }),
                 15 => {
-                    let files = [PROGRESS, LOG, ".idx"];
-                    let file = files.get(script.below(&mut dice, 3)).copied();
+                    let files = [PROGRESS, LOG, ".idx", COMMANDS];
+                    let file = files.get(script.below(&mut dice, 4)).copied();
                     script.steps.push(Step::FailSync(file.unwrap_or(PROGRESS)));
+                    script.lead(&mut dice);
                     script.accept(&mut dice);
                     script.deliver(&mut dice);
                 }
@@ -149,10 +159,11 @@ impl Script {
                         beside,
                     });
                 }
-                _ => {
+                17 => {
                     let beside = script.requests(&mut dice);
                     script.steps.push(Step::BackUp { beside });
                 }
+                _ => script.lead(&mut dice),
             }
         }
         script.steps.push(match dice.one_in(2) {
@@ -199,6 +210,23 @@ impl Script {
             },
         });
         self.events.len() - 1
+    }
+
+    fn lead(&mut self, dice: &mut Dice) {
+        let mut led = Vec::new();
+        for _ in 0..1 + dice.below(3) {
+            let command = self.below(dice, self.commands.len() + 1);
+            if command == self.commands.len() {
+                self.commands.push(0);
+            }
+            let is_led = led.iter().any(|(one, _)| *one == command);
+            let further = 1 + self.below(dice, 3);
+            if let Some(at) = self.commands.get_mut(command).filter(|_| !is_led) {
+                *at = (*at + further).min(LIFE.len());
+                led.push((command, *at));
+            }
+        }
+        self.steps.push(Step::Lead(led));
     }
 
     fn repeat(&mut self, dice: &mut Dice) {
