@@ -531,7 +531,7 @@ fn start_ledger(
     if ledger.commands().is_some() {
         tokio::runtime::Handle::current().block_on(ledger.begin())?;
     }
-    let anchors = Arc::new(Anchors::start(&config.ledger.anchors)?);
+    let anchors = Arc::new(Anchors::start(&config.ledger.anchors, clock)?);
     tokio::spawn(checkpoints::run(
         Arc::downgrade(&ledger),
         Arc::clone(&anchors),

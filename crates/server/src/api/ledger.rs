@@ -166,6 +166,10 @@ struct AnchorBody {
     name: String,
     /// Records that the last checkpoint put there covers.
     size: Option<u64>,
+    /// When that was.
+    at: Option<String>,
+    /// Tries that failed since the start.
+    failures: u64,
     failure: Option<String>,
 }
 
@@ -173,6 +177,8 @@ async fn anchors(State(app): State<Arc<App>>, _: Caller<Audit>) -> Json<List<Anc
     let body = |state: crate::command::anchors::AnchorState| AnchorBody {
         name: state.name,
         size: state.size,
+        at: state.at.map(|at| at.to_string()),
+        failures: state.failures,
         failure: state.failure,
     };
     Json(List::whole(

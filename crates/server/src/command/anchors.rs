@@ -2,6 +2,8 @@
 //! and no other history was written. Each place has a task of its own, so that a slow one delays no other and no
 //! checkpoint.
 
+mod s3;
+
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -11,7 +13,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use wayhold_model::ledger::Checkpoint;
 use wayhold_model::ledger::note::Note;
+use wayhold_model::{Clock, Timestamp};
 
+use self::s3::S3;
 use crate::blocking::blocking;
 use crate::config::{AnchorConfig, AnchorPlace};
 
@@ -42,7 +46,11 @@ pub struct AnchorState {
     pub name: String,
     /// Records that the last checkpoint put there covers.
     pub size: Option<u64>,
-    /// Why the last try failed.
+    /// When that was.
+    pub at: Option<Timestamp>,
+    /// Tries that failed since the start.
+    pub failures: u64,
+    /// Why the last try failed; `None` once one succeeded.
     pub failure: Option<String>,
 }
 
@@ -55,6 +63,7 @@ pub struct Anchors {
 struct Place {
     config: AnchorConfig,
     client: reqwest::Client,
+    clock: Arc<dyn Clock>,
     state: Mutex<AnchorState>,
 }
 
@@ -63,11 +72,11 @@ impl Anchors {
     ///
     /// # Errors
     /// The system has no HTTP client.
-    pub fn start(configs: &[AnchorConfig]) -> Result<Self, reqwest::Error> {
+    pub fn start(configs: &[AnchorConfig], clock: &Arc<dyn Clock>) -> Result<Self, reqwest::Error> {
         let newest = watch::Sender::new(None);
         let mut places = Vec::new();
         for config in configs {
-            let place = Arc::new(Place::new(config)?);
+            let place = Arc::new(Place::new(config, Arc::clone(clock))?);
             tokio::spawn(serve(Arc::clone(&place), newest.subscribe()));
             places.push(place);
         }
@@ -126,23 +135,26 @@ async fn serve(place: Arc<Place>, mut newest: watch::Receiver<Option<Arc<Offered
 }
 
 impl Place {
-    fn new(config: &AnchorConfig) -> Result<Self, reqwest::Error> {
+    fn new(config: &AnchorConfig, clock: Arc<dyn Clock>) -> Result<Self, reqwest::Error> {
         // Fails only when the process has one already, which is as good.
         drop(rustls::crypto::ring::default_provider().install_default());
         let mut client = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .timeout(TIMEOUT);
-        if !matches!(&config.place, AnchorPlace::Http { url, .. } if url.scheme() == "https") {
+        if !config.place.is_https() {
             // No TLS, no roots: a machine without certificates can still put to its own network.
             client = client.tls_certs_only([]);
         }
         Ok(Self {
             config: config.clone(),
             client: client.build()?,
+            clock,
             state: Mutex::new(AnchorState {
                 name: config.name.clone(),
                 size: None,
+                at: None,
+                failures: 0,
                 failure: None,
             }),
         })
@@ -177,6 +189,12 @@ impl Place {
                     status => Err(format!("it answered {status}")),
                 }
             }
+            AnchorPlace::S3(config) => {
+                let bucket = S3::new(config);
+                bucket
+                    .put(&self.client, &offered.name(), &offered.text)
+                    .await
+            }
         }
     }
 
@@ -189,11 +207,13 @@ impl Place {
                     tracing::info!(anchor = %name, "checkpoints are put there again");
                 }
                 state.size = Some(offered.size);
+                state.at = Some(self.clock.now());
             }
             Err(reason) => {
                 if state.failure.as_ref() != Some(reason) {
                     tracing::warn!(anchor = %name, %reason, "a checkpoint was not put into a second place");
                 }
+                state.failures += 1;
                 state.failure = Some(reason.clone());
             }
         }
@@ -205,6 +225,14 @@ impl Place {
     }
 }
 
+/// What it means that a second place has a checkpoint of that size which says something else.
+fn of_another_history(path: &str) -> String {
+    format!(
+        "{path}: another checkpoint of the same size lies there: one of two histories is forged, or the data directory \
+         was set back"
+    )
+}
+
 /// Puts a file into a folder. One that is there already and says something else is left as it is: that is what a second
 /// place is for.
 fn put_in(folder: &Path, name: &str, text: &str) -> io::Result<()> {
@@ -212,11 +240,8 @@ fn put_in(folder: &Path, name: &str, text: &str) -> io::Result<()> {
     match fs::read_to_string(&path) {
         Ok(there) if there == text => return Ok(()),
         Ok(_) => {
-            return Err(io::Error::other(format!(
-                "{}: another checkpoint of the same size lies there: one of two histories is forged, or the data \
-                 directory was set back",
-                path.display()
-            )));
+            let path = path.display().to_string();
+            return Err(io::Error::other(of_another_history(&path)));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
@@ -231,124 +256,4 @@ fn put_in(folder: &Path, name: &str, text: &str) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::sync::mpsc;
-    use wayhold_model::ledger::Hash;
-    use wayhold_model::ledger::note::{Algorithm, SigningNoteKey};
-    use wayhold_model::ledger::proof::Head;
-
-    use super::*;
-    use crate::config::Secret;
-
-    fn note(size: u64) -> Note {
-        let key = SigningNoteKey::new("ledger.example", Algorithm::Ed25519, &[7; 32]).unwrap();
-        let checkpoint = Checkpoint {
-            origin: "ledger.example".into(),
-            head: Head {
-                size,
-                root: Hash::of(&size.to_be_bytes()),
-            },
-            extensions: Vec::new(),
-        };
-        checkpoint.sign(&key)
-    }
-
-    fn config(place: AnchorPlace) -> AnchorConfig {
-        AnchorConfig {
-            name: "second".into(),
-            every: Duration::from_millis(1),
-            place,
-        }
-    }
-
-    /// Waits until the state is as wanted.
-    async fn until(anchors: &Anchors, wanted: impl Fn(&AnchorState) -> bool) {
-        for _ in 0..2_000 {
-            if wanted(&anchors.states()[0]) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        panic!("{:?}", anchors.states());
-    }
-
-    #[tokio::test]
-    async fn a_folder_gets_each_checkpoint_once_and_keeps_what_it_has() {
-        let folder = tempfile::tempdir().unwrap();
-        let folder = folder.path().join("made");
-        let anchors = Anchors::start(&[config(AnchorPlace::Folder(folder.clone()))]).unwrap();
-        for size in [3, 7] {
-            anchors.offer(&note(size));
-            until(&anchors, |state| state.size == Some(size)).await;
-        }
-        let names = |folder: &Path| {
-            let entries = fs::read_dir(folder).unwrap();
-            let mut names: Vec<_> = entries
-                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-                .collect();
-            names.sort();
-            names
-        };
-        assert_eq!(
-            names(&folder),
-            [
-                "checkpoint-00000000000000000003",
-                "checkpoint-00000000000000000007"
-            ]
-        );
-        let path = folder.join("checkpoint-00000000000000000007");
-        assert_eq!(fs::read_to_string(&path).unwrap(), note(7).to_string());
-        assert!(anchors.findings().is_empty());
-        fs::write(&path, "another history").unwrap();
-        anchors.offer(&note(7));
-        until(&anchors, |state| state.failure.is_some()).await;
-        assert!(anchors.findings()[0].contains("another checkpoint"));
-        assert_eq!(fs::read_to_string(&path).unwrap(), "another history");
-    }
-
-    #[tokio::test]
-    async fn an_address_gets_it_by_put_with_its_credential_and_a_refusal_is_told() {
-        let (put_there, mut got) = mpsc::channel(10);
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/ledger/", listener.local_addr().unwrap());
-        tokio::spawn(async move {
-            loop {
-                let (mut client, _) = listener.accept().await.unwrap();
-                let mut request = Vec::new();
-                while !request.ends_with(b"=\n") {
-                    client.read_buf(&mut request).await.unwrap();
-                }
-                let request = String::from_utf8(request).unwrap();
-                let answer = match request.contains("08 HTTP/1.1") {
-                    true => "403 Forbidden",
-                    false => "201 Created",
-                };
-                put_there.send(request).await.unwrap();
-                let answer =
-                    format!("HTTP/1.1 {answer}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
-                client.write_all(answer.as_bytes()).await.unwrap();
-            }
-        });
-        let place = AnchorPlace::Http {
-            url: url.parse().unwrap(),
-            authorization: Some(Secret::new("Bearer s")),
-        };
-        let anchors = Anchors::start(&[config(place)]).unwrap();
-        anchors.offer(&note(5));
-        let request = got.recv().await.unwrap();
-        assert!(
-            request.starts_with("PUT /ledger/checkpoint-00000000000000000005 HTTP/1.1\r\n"),
-            "{request}"
-        );
-        assert!(request.contains("authorization: Bearer s\r\n"), "{request}");
-        assert!(
-            request.ends_with(&format!("\r\n\r\n{}", note(5))),
-            "{request}"
-        );
-        until(&anchors, |state| state.size == Some(5)).await;
-        anchors.offer(&note(8));
-        until(&anchors, |state| state.failure.is_some()).await;
-        assert!(anchors.findings()[0].contains("403"));
-    }
-}
+mod tests;

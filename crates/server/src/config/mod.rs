@@ -39,7 +39,7 @@ pub use destination::{
 };
 pub use difference::{Change, Effect, changes};
 pub use environment::Environment;
-pub use ledger::{AnchorConfig, AnchorPlace, LedgerConfig};
+pub use ledger::{AnchorConfig, AnchorPlace, LedgerConfig, S3Place};
 pub use limits::Limits;
 pub use listen::ListenAddr;
 pub use load::{ConfigPlace, Loaded, Overrides, load};

@@ -383,6 +383,8 @@ fn the_example_is_valid_with_and_without_what_is_off_by_default() {
         ("CENTRE_TOKEN", "x"),
         ("KAFKA_PASSWORD", "x"),
         ("NOTARY_AUTHORIZATION", "x"),
+        ("LEDGER_ACCESS_KEY_ID", "x"),
+        ("LEDGER_SECRET_ACCESS_KEY", "x"),
         ("ERP_DATABASE_URL", "postgres://wayhold@127.0.0.1/erp"),
     ]);
     load_with(&all, &Overrides::default(), &environment).unwrap();
