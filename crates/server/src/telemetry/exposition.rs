@@ -1,13 +1,14 @@
 //! The page that `/metrics` serves, in Prometheus' text format. Every metric, its labels and its
 //! meaning are in `docs/metrics.md`; a test holds this page against it.
 
+mod page;
+
 use std::fmt;
 use std::iter;
 
 use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::prometheus_text;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use wayhold_store::GenerationState;
 use wayhold_store::commands::Counts;
 use wayhold_store::figures::{COMMIT_BUCKETS, GROUP_BUCKETS};
 
+use self::page::Page;
 use super::histogram::Reading;
 use super::metrics::{DestinationMetrics, Metrics, Refusal, ReloadResult};
 use super::report::Report;
@@ -461,182 +463,5 @@ fn reading(bounds: &[f64], counts: &[u64], sum: f64) -> Reading {
     }
 }
 
-/// The page under way.
-struct Page<'a> {
-    encoder: DescriptorEncoder<'a>,
-}
-
-type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
-
-impl Page<'_> {
-    fn counter<'l, const N: usize>(
-        &mut self,
-        name: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (Labels<'l, N>, u64)>,
-    ) -> fmt::Result {
-        self.family(
-            name,
-            help,
-            MetricType::Counter,
-            samples,
-            |mut metric, value| metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
-        )
-    }
-
-    fn gauge<'l, const N: usize, V: EncodeGaugeValue>(
-        &mut self,
-        name: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (Labels<'l, N>, V)>,
-    ) -> fmt::Result {
-        self.family(
-            name,
-            help,
-            MetricType::Gauge,
-            samples,
-            |mut metric, value| metric.encode_gauge(&value),
-        )
-    }
-
-    fn histogram<'l, const N: usize>(
-        &mut self,
-        name: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (Labels<'l, N>, Reading)>,
-    ) -> fmt::Result {
-        self.family(
-            name,
-            help,
-            MetricType::Histogram,
-            samples,
-            |mut metric, value| {
-                metric.encode_histogram::<NoLabelSet>(
-                    value.sum,
-                    value.count(),
-                    &value.buckets,
-                    None,
-                )
-            },
-        )
-    }
-
-    fn family<'l, const N: usize, V>(
-        &mut self,
-        name: &str,
-        help: &str,
-        kind: MetricType,
-        samples: impl IntoIterator<Item = (Labels<'l, N>, V)>,
-        encode: impl Fn(MetricEncoder<'_>, V) -> fmt::Result,
-    ) -> fmt::Result {
-        let mut family = self.encoder.encode_descriptor(name, help, None, kind)?;
-        for (labels, value) in samples {
-            encode(family.encode_family(&labels)?, value)?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-
-    use wayhold_model::FailureClass;
-    use wayhold_store::LaneTotals;
-
-    use super::super::report::tests::report;
-    use super::*;
-
-    fn page() -> String {
-        let metrics = Arc::new(Metrics::default());
-        metrics.events_accepted.inc_by(3);
-        let orders = metrics.destination("orders");
-        orders.delivered.inc();
-        let (refused, gone) = (OutcomeKind::Refused, FailureClass::Gone);
-        orders.failed(refused, gone).inc();
-        let totals = LaneTotals {
-            accepted: 3,
-            delivered: 1,
-            pending: 1,
-            dead: 1,
-            ..LaneTotals::default()
-        };
-        render(&metrics, report(&[("orders", totals)]))
-    }
-
-    #[test]
-    fn samples_carry_their_values_and_labels() {
-        let page = page();
-        for line in [
-            "wayhold_events_accepted_total 3",
-            r#"wayhold_pending_deliveries{destination="orders"} 1"#,
-            r#"wayhold_dead_letters{destination="orders",class="invalid"} 1"#,
-            r#"wayhold_attempts_total{destination="orders",outcome="delivered",class="none"} 1"#,
-            r#"wayhold_attempts_total{destination="orders",outcome="refused",class="gone"} 1"#,
-            r#"wayhold_replays{state="running"} 2"#,
-            r#"wayhold_destination_state{destination="orders",state="running"} 1"#,
-            r#"wayhold_destination_state{destination="orders",state="paused"} 0"#,
-            "# TYPE wayhold_sync_duration_seconds histogram",
-        ] {
-            assert!(
-                page.lines().any(|found| found == line),
-                "{line}\nis not in\n{page}"
-            );
-        }
-    }
-
-    /// Names with their label names, as the page shows them.
-    fn exposed(page: &str) -> BTreeMap<String, BTreeSet<String>> {
-        let mut families = BTreeMap::new();
-        for line in page.lines() {
-            if let Some(name) = line.strip_prefix("# TYPE ") {
-                let name = name.split(' ').next().unwrap();
-                families
-                    .entry(name.to_owned())
-                    .or_insert_with(BTreeSet::new);
-                continue;
-            }
-            let Some((sample, _)) = line.rsplit_once(' ').filter(|_| !line.starts_with('#')) else {
-                continue;
-            };
-            let (name, labels) = sample.split_once('{').unwrap_or((sample, ""));
-            let family = ["_bucket", "_sum", "_count"]
-                .iter()
-                .find_map(|suffix| name.strip_suffix(suffix))
-                .filter(|family| families.contains_key(*family))
-                .unwrap_or(name);
-            let labels = labels
-                .trim_end_matches('}')
-                .split(',')
-                .filter_map(|label| label.split('=').next());
-            let names = labels
-                .filter(|name| !name.is_empty() && *name != "le")
-                .map(str::to_owned);
-            families.get_mut(family).expect(family).extend(names);
-        }
-        families
-    }
-
-    #[test]
-    fn the_page_and_its_documentation_name_the_same_metrics_and_labels() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
-        let text = std::fs::read_to_string(path).unwrap();
-        let documented: BTreeMap<_, BTreeSet<_>> = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("| `"))
-            .map(|row| {
-                let name = row.split('`').next().unwrap();
-                let (name, labels) = name.split_once('{').unwrap_or((name, ""));
-                let labels = labels.trim_end_matches('}').split(',').map(str::trim);
-                (
-                    name.to_owned(),
-                    labels
-                        .filter(|l| !l.is_empty())
-                        .map(str::to_owned)
-                        .collect(),
-                )
-            })
-            .collect();
-        assert_eq!(exposed(&page()), documented);
-    }
-}
+mod tests;
