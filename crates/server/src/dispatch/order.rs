@@ -23,7 +23,8 @@ use std::sync::Arc;
 use wayhold_model::{Position, StoredEvent, Timestamp};
 use wayhold_store::Delivery;
 
-use self::key::{HashedAlready, Key, Retry};
+use self::key::{HashedAlready, Key};
+use self::retries::Retry;
 use crate::config::{OnDeadLetter, OnFailure};
 
 pub(super) use self::key::KEY_POSITIONS_MAX;
@@ -192,15 +193,7 @@ impl Order {
         };
         if attempts > 0 || retry_at.is_some() {
             let at = retry_at.unwrap_or(Timestamp::EPOCH);
-            self.sleep(
-                position,
-                key,
-                Retry {
-                    history,
-                    at,
-                    event: None,
-                },
-            );
+            self.sleep(position, key, Retry::new(history, None, at));
             return None;
         }
         if let Some(hash) = key
@@ -249,9 +242,7 @@ impl Order {
                 continue;
             };
             if let Some(key) = self.keys.get_mut(&hash) {
-                if let Some(retry) = key.sleeping.remove(alarm.position) {
-                    key.awake.insert(alarm.position, retry);
-                }
+                key.retries.wake(alarm.position);
                 self.due.push_back(Due::Key(hash));
             }
         }
@@ -288,7 +279,7 @@ impl Order {
             if self
                 .keys
                 .get(&hash)
-                .is_some_and(|key| !key.awake.is_empty())
+                .is_some_and(|key| key.retries.has_due())
             {
                 self.due.push_back(Due::Key(hash));
                 continue;
@@ -307,12 +298,7 @@ impl Order {
         };
         self.burden -= 1;
         self.parked -= 1;
-        Next::Turn(Turn {
-            position,
-            key: None,
-            event: retry.event,
-            history: retry.history,
-        })
+        Next::Turn(retry.into_turn(position, None))
     }
 
     /// Whose turn it is within a key.
@@ -340,7 +326,7 @@ impl Order {
         if !key.has_room(self.policy) {
             return;
         }
-        if !key.awake.is_empty() {
+        if key.retries.has_due() {
             self.due.push_back(Due::Key(hash));
         } else if key.has_waiting() {
             self.released.push_back(hash);
@@ -414,17 +400,7 @@ impl Order {
         if let Some(hash) = key {
             self.change(hash, |key| key.end_turn(history));
         }
-        // Bodies of waiting retries are not held, but for a redrive: the store may no longer have it.
-        let event = event.filter(|_| after.letter.is_some());
-        self.sleep(
-            position,
-            key,
-            Retry {
-                history: after,
-                at,
-                event,
-            },
-        );
+        self.sleep(position, key, Retry::new(after, event, at));
         if let Some(hash) = key {
             self.requeue(hash);
         }
@@ -444,29 +420,26 @@ impl Order {
         if let Some(hash) = key
             && self.policy.on_dead_letter == OnDeadLetter::Hold
         {
-            self.change(hash, |key| key.holds.push(position));
+            self.change(hash, |key| key.hold(position));
         }
     }
 
     /// A dead letter is sent again, before anything of its key that was not sent yet.
     pub(super) fn redrive(&mut self, event: &Arc<StoredEvent>, redrive: Redrive) {
         let position = event.position;
-        let retry = Retry {
-            history: History {
-                attempts: redrive.attempts_before,
-                letter: Some(redrive),
-                ..History::default()
-            },
-            at: Timestamp::EPOCH,
-            event: Some(Arc::clone(event)),
+        let history = History {
+            attempts: redrive.attempts_before,
+            letter: Some(redrive),
+            ..History::default()
         };
+        let retry = Retry::new(history, Some(Arc::clone(event)), Timestamp::EPOCH);
         match event.key_hash {
             Some(hash) => {
                 self.change(hash, |key| {
                     if !redrive.of_replay {
-                        key.holds.retain(|held| *held != position);
+                        key.release(position);
                     }
-                    key.awake.insert(position, retry);
+                    key.retries.add_due(position, retry);
                 });
                 self.due.push_back(Due::Key(hash));
             }
@@ -479,7 +452,7 @@ impl Order {
         if let Some(hash) = key
             && self.keys.contains_key(&hash)
         {
-            self.change(hash, |key| key.holds.retain(|held| *held != position));
+            self.change(hash, |key| key.release(position));
             self.requeue(hash);
         }
     }
@@ -492,7 +465,7 @@ impl Order {
 
     /// A refill could not be read: it is asked for again from `at` on.
     pub(super) fn refill_failed(&mut self, refill: Refill, at: Timestamp) {
-        self.change(refill.key, |key| key.refilling = false);
+        self.change(refill.key, Key::refill_failed);
         self.alarms.push(Reverse(Alarm {
             at,
             position: refill.after,
@@ -505,16 +478,15 @@ impl Order {
     pub(super) fn rewind(&mut self) {
         let before = std::mem::replace(self, Self::new(self.policy));
         debug_assert!(before.keys.values().all(|key| key.in_flight == 0));
-        let is_redrive = |(_, retry): &(Position, Retry)| retry.history.letter.is_some();
+        let is_redrive = |(_, retry): &(Position, Retry)| retry.is_redrive();
         for (position, retry) in before.loose.into_iter().filter(is_redrive) {
             self.sleep(position, None, retry);
         }
         for (hash, key) in before.keys {
-            if !key.holds.is_empty() {
-                self.change(hash, |again| again.holds.clone_from(&key.holds));
+            for held in key.holds() {
+                self.change(hash, |again| again.hold(held));
             }
-            let retries = key.sleeping.into_all().chain(key.awake.into_all());
-            for (position, retry) in retries.filter(is_redrive) {
+            for (position, retry) in key.retries.into_all().filter(is_redrive) {
                 self.sleep(position, Some(hash), retry);
             }
         }
@@ -524,9 +496,7 @@ impl Order {
         let at = retry.at;
         self.alarms.push(Reverse(Alarm { at, position, key }));
         match key {
-            Some(hash) => self.change(hash, |key| {
-                key.sleeping.insert(position, retry);
-            }),
+            Some(hash) => self.change(hash, |key| key.retries.sleep(position, retry)),
             None => {
                 let added = usize::from(self.loose.insert(position, retry).is_none());
                 self.burden += added;
@@ -558,7 +528,7 @@ impl Order {
     /// What a delivery of this key waits for: the earliest failed, dead or waiting one before it.
     pub(super) fn ahead_of(&self, position: Position, key: u64) -> Option<Position> {
         let key = self.keys.get(&key)?;
-        let held = key.holds.iter().min().copied();
+        let held = key.holds().next();
         held.into_iter()
             .chain(key.oldest())
             .min()

@@ -1,9 +1,8 @@
 //! The policy of an order, and how it goes on under another one: what was set aside under the old one is judged anew.
 
-use std::collections::BTreeSet;
-
 use wayhold_model::Position;
 
+use super::key::Key;
 use super::{Due, Order, OrderPolicy};
 use crate::config::{DeliveryPolicy, OnDeadLetter};
 
@@ -29,7 +28,7 @@ impl Order {
         let hashes: Vec<u64> = self.keys.keys().copied().collect();
         for hash in hashes {
             if policy.on_dead_letter == OnDeadLetter::Release {
-                self.change(hash, |key| key.holds.clear());
+                self.change(hash, Key::release_all);
             }
             self.requeue(hash);
         }
@@ -39,15 +38,6 @@ impl Order {
     pub(in crate::dispatch) fn found_all_dead(&mut self, letters: &[(Position, Option<u64>)]) {
         for (position, key) in letters {
             self.found_dead(*position, *key);
-        }
-        let keys: BTreeSet<u64> = letters.iter().filter_map(|(_, key)| *key).collect();
-        for hash in keys {
-            if self.keys.contains_key(&hash) {
-                self.change(hash, |key| {
-                    key.holds.sort_unstable();
-                    key.holds.dedup();
-                });
-            }
         }
     }
 }

@@ -1,13 +1,13 @@
 //! One ordering key of a lane: what of it is in flight, failed, waiting or held, and what goes next. A
 //! key exists only while there is something to remember of it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::Hasher;
 use std::sync::Arc;
 
-use wayhold_model::{Position, StoredEvent, Timestamp};
+use wayhold_model::{Position, StoredEvent};
 
-use super::retries::Retries;
+use super::retries::{Retries, Retry};
 use super::{Blocked, History, Next, OrderPolicy, Refill, Turn};
 use crate::config::OnFailure;
 
@@ -15,24 +15,27 @@ use crate::config::OnFailure;
 /// busy, and 10,000 blocked keys stay below 20 MiB.
 pub(in crate::dispatch) const KEY_POSITIONS_MAX: usize = 64;
 
+/// There may be as many as deliveries wait to be tried again, so it is small: see the test below.
 #[derive(Debug, Default)]
 pub(super) struct Key {
     pub(super) in_flight: u32,
+    // Of those in flight, attempts after the first.
+    retrying: u32,
     // Whether the last of those in flight is still on its way to the destination. Only looked at where there may
     // be several.
     pub(super) preparing: bool,
-    // Of those in flight, attempts after the first.
-    retrying: u32,
-    // Failed, and not due yet; failed, and due.
-    pub(super) sleeping: Retries,
-    pub(super) awake: Retries,
-    // Not tried yet, in order; `beyond` follows after the last of them.
+    pub(super) retries: Retries,
+    // Not tried yet, in order; what lies beyond follows after the last of them.
     waiting: VecDeque<Waiting>,
-    waiting_count: u64,
-    beyond: Option<Beyond>,
-    pub(super) refilling: bool,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few keys have.
+#[derive(Debug, Default)]
+struct Rare {
     // Dead letters that hold the key.
-    pub(super) holds: Vec<Position>,
+    holds: BTreeSet<Position>,
+    beyond: Option<Beyond>,
 }
 
 #[derive(Debug)]
@@ -41,18 +44,13 @@ struct Waiting {
     event: Option<Arc<StoredEvent>>,
 }
 
+/// Deliveries that wait and are not remembered one by one.
 #[derive(Clone, Copy, Debug)]
 struct Beyond {
     after: Position,
     through: Position,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Retry {
-    pub(super) history: History,
-    pub(super) at: Timestamp,
-    /// The body, of a redrive: the store does not give it any more.
-    pub(super) event: Option<Arc<StoredEvent>>,
+    count: u64,
+    refilling: bool,
 }
 
 impl Key {
@@ -60,9 +58,9 @@ impl Key {
     pub(super) fn is_open(&self, policy: OrderPolicy) -> bool {
         self.has_room(policy)
             && !self.has_waiting()
-            && self.awake.is_empty()
-            && self.holds.is_empty()
-            && (policy.on_failure == OnFailure::Park || self.sleeping.is_empty())
+            && !self.retries.has_due()
+            && !self.is_held()
+            && (policy.on_failure == OnFailure::Park || self.retries.is_empty())
     }
 
     /// Whether one more may be in flight.
@@ -82,17 +80,20 @@ impl Key {
         position: Position,
         event: Option<Arc<StoredEvent>>,
     ) -> bool {
-        self.waiting_count += 1;
-        if let Some(beyond) = &mut self.beyond {
+        if let Some(beyond) = self.beyond_mut() {
             beyond.through = position;
+            beyond.count += 1;
             return false;
         }
         if let Some(last) = self.waiting.back()
             && self.waiting.len() >= KEY_POSITIONS_MAX
         {
-            self.beyond = Some(Beyond {
-                after: last.position,
+            let after = last.position;
+            self.rare().beyond = Some(Beyond {
+                after,
                 through: position,
+                count: 1,
+                refilling: false,
             });
             return false;
         }
@@ -106,9 +107,9 @@ impl Key {
             return Next::Nothing;
         }
         let awake = self
-            .awake
-            .iter()
-            .find(|(position, retry)| !self.is_held(*position, retry))
+            .retries
+            .due()
+            .find(|(position, retry)| !self.waits_for_dead(*position, retry))
             .map(|(position, _)| position);
         let ahead = match policy.on_failure {
             OnFailure::Block => self.ahead(policy),
@@ -116,25 +117,21 @@ impl Key {
         };
         let first = self.waiting.front().map(|waiting| waiting.position);
         match (first, ahead) {
-            (Some(first), ahead)
-                if self.holds.is_empty() && ahead.is_none_or(|ahead| first < ahead) =>
-            {
+            (Some(first), ahead) if !self.is_held() && ahead.is_none_or(|ahead| first < ahead) => {
                 self.take_waiting(hash)
             }
             // Under `block` whatever is held, or still asleep, is what everything else waits for.
             (_, Some(ahead)) if awake == Some(ahead) => self.take_awake(hash, ahead),
-            (None, None) if self.holds.is_empty() => self.ask_refill(hash),
+            (None, None) if !self.is_held() => self.ask_refill(hash),
             _ => Next::Nothing,
         }
     }
 
     /// What a first attempt must not overtake: under `block` every failed one before it.
     fn ahead(&self, policy: OrderPolicy) -> Option<Position> {
-        let awake = self.awake.first();
-        let sleeping = self.sleeping.first();
         match policy.on_failure {
-            OnFailure::Block => awake.into_iter().chain(sleeping).min(),
-            OnFailure::Park => awake,
+            OnFailure::Block => self.retries.first().map(|(position, _)| position),
+            OnFailure::Park => self.retries.first_due(),
         }
     }
 
@@ -146,21 +143,20 @@ impl Key {
         history: History,
         policy: OrderPolicy,
     ) -> bool {
-        let is_held = history.letter.is_none() && self.holds.iter().any(|held| *held < position);
-        is_held || self.ahead(policy).is_some_and(|ahead| ahead < position)
+        let waits_for_dead = history.letter.is_none() && self.is_held_before(position);
+        waits_for_dead || self.ahead(policy).is_some_and(|ahead| ahead < position)
     }
 
     /// Whether a dead letter before it holds what failed and is due: it may never have been sent, as in a batch of
     /// which an earlier event was refused.
-    fn is_held(&self, position: Position, retry: &Retry) -> bool {
-        retry.history.letter.is_none() && self.holds.iter().any(|held| *held < position)
+    fn waits_for_dead(&self, position: Position, retry: &Retry) -> bool {
+        !retry.is_redrive() && self.is_held_before(position)
     }
 
     fn take_waiting(&mut self, hash: u64) -> Next {
         let Some(Waiting { position, event }) = self.waiting.pop_front() else {
             return Next::Nothing;
         };
-        self.waiting_count = self.waiting_count.saturating_sub(1);
         self.begin_turn();
         Next::Turn(Turn {
             position,
@@ -171,53 +167,58 @@ impl Key {
     }
 
     fn take_awake(&mut self, hash: u64, position: Position) -> Next {
-        let Some(retry) = self.awake.remove(position) else {
+        let Some(retry) = self.retries.remove(position) else {
             return Next::Nothing;
         };
         self.begin_turn();
-        self.retrying += u32::from(!retry.history.is_first());
-        Next::Turn(Turn {
-            position,
-            key: Some(hash),
-            event: retry.event,
-            history: retry.history,
-        })
+        let turn = retry.into_turn(position, Some(hash));
+        self.retrying += u32::from(!turn.history.is_first());
+        Next::Turn(turn)
     }
 
     fn ask_refill(&mut self, hash: u64) -> Next {
-        let Some(Beyond { after, through }) = self.beyond.filter(|_| !self.refilling) else {
+        let Some(beyond) = self.beyond_mut().filter(|beyond| !beyond.refilling) else {
             return Next::Nothing;
         };
-        self.refilling = true;
+        beyond.refilling = true;
         Next::Refill(Refill {
             key: hash,
-            after,
-            through,
+            after: beyond.after,
+            through: beyond.through,
         })
     }
 
+    /// What was asked for could not be read.
+    pub(super) fn refill_failed(&mut self) {
+        if let Some(beyond) = self.beyond_mut() {
+            beyond.refilling = false;
+        }
+    }
+
     pub(super) fn refill(&mut self, refill: Refill, positions: Vec<Position>) {
-        self.refilling = false;
         let whole = positions.len() < KEY_POSITIONS_MAX;
         let after = if whole {
             Some(refill.through)
         } else {
             positions.last().copied()
         };
-        // What was set aside while the refill ran lies behind `through` of the question.
-        self.beyond = self.beyond.zip(after).and_then(|(beyond, after)| {
-            (after < beyond.through).then_some(Beyond {
-                after,
-                through: beyond.through,
-            })
-        });
+        let count = self.waiting_count();
         let events = positions.into_iter().map(|position| Waiting {
             position,
             event: None,
         });
         self.waiting.extend(events);
-        if self.beyond.is_none() {
-            self.waiting_count = u64::try_from(self.waiting.len()).unwrap_or(u64::MAX);
+        let left = count.saturating_sub(self.waiting.len() as u64);
+        // What was set aside while the refill ran lies behind `through` of the question.
+        if let Some(rare) = &mut self.rare {
+            rare.beyond = rare.beyond.zip(after).and_then(|(beyond, after)| {
+                (after < beyond.through).then_some(Beyond {
+                    after,
+                    through: beyond.through,
+                    count: left,
+                    refilling: false,
+                })
+            });
         }
     }
 
@@ -228,56 +229,94 @@ impl Key {
 
     /// Whether first attempts are set aside.
     pub(super) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty() || self.beyond.is_some()
+        !self.waiting.is_empty() || self.beyond().is_some()
+    }
+
+    /// How many they are, as far as they were read.
+    fn waiting_count(&self) -> u64 {
+        self.waiting.len() as u64 + self.beyond().map_or(0, |beyond| beyond.count)
+    }
+
+    fn beyond(&self) -> Option<&Beyond> {
+        self.rare.as_ref().and_then(|rare| rare.beyond.as_ref())
+    }
+
+    fn beyond_mut(&mut self) -> Option<&mut Beyond> {
+        self.rare.as_mut().and_then(|rare| rare.beyond.as_mut())
+    }
+
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// A dead letter holds it from now on.
+    pub(super) fn hold(&mut self, position: Position) {
+        self.rare().holds.insert(position);
+    }
+
+    /// That dead letter holds it no longer.
+    pub(super) fn release(&mut self, position: Position) {
+        if let Some(rare) = &mut self.rare {
+            rare.holds.remove(&position);
+        }
+    }
+
+    /// No dead letter holds it any longer.
+    pub(super) fn release_all(&mut self) {
+        if let Some(rare) = &mut self.rare {
+            rare.holds.clear();
+        }
+    }
+
+    /// Dead letters that hold it, in order.
+    pub(super) fn holds(&self) -> impl Iterator<Item = Position> {
+        let holds = self.rare.as_ref().map(|rare| rare.holds.iter());
+        holds.into_iter().flatten().copied()
+    }
+
+    fn is_held(&self) -> bool {
+        self.holds().next().is_some()
+    }
+
+    fn is_held_before(&self, position: Position) -> bool {
+        self.holds().next().is_some_and(|held| held < position)
     }
 
     /// What failed and waits to be tried again.
     pub(super) fn parked(&self) -> usize {
-        self.sleeping.len() + self.awake.len()
+        self.retries.len()
     }
 
     /// What the key weighs against the lane's bound.
     pub(super) fn burden(&self) -> usize {
-        let waits = self.has_waiting() || !self.holds.is_empty();
+        let waits = self.has_waiting() || self.is_held();
         self.parked().max(usize::from(waits))
     }
 
     pub(super) fn is_blocked(&self) -> bool {
-        self.retrying > 0
-            || !self.sleeping.is_empty()
-            || !self.awake.is_empty()
-            || !self.holds.is_empty()
+        self.retrying > 0 || !self.retries.is_empty() || self.is_held()
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.in_flight == 0
-            && self.sleeping.is_empty()
-            && self.awake.is_empty()
-            && !self.has_waiting()
-            && self.holds.is_empty()
+        self.in_flight == 0 && self.retries.is_empty() && !self.has_waiting() && !self.is_held()
     }
 
     pub(super) fn oldest(&self) -> Option<Position> {
         let waiting = self.waiting.front().map(|waiting| waiting.position);
-        let sleeping = self.sleeping.first();
-        let awake = self.awake.first();
-        waiting.into_iter().chain(sleeping).chain(awake).min()
+        let retry = self.retries.first().map(|(position, _)| position);
+        waiting.into_iter().chain(retry).min()
     }
 
     pub(super) fn describe(&self, hash: u64) -> Blocked {
-        let [awake, sleeping] = [&self.awake, &self.sleeping].map(|all| all.iter().next());
-        let retry = awake
-            .into_iter()
-            .chain(sleeping)
-            .min_by_key(|(position, _)| *position);
-        let held = self.holds.iter().min().copied();
+        let retry = self.retries.first();
+        let held = self.holds().next();
         Blocked {
             key: hash,
             position: retry.map(|(position, _)| position).or(held),
             held: retry.is_none() && held.is_some(),
-            attempts: retry.map_or(0, |(_, retry)| retry.history.attempts),
+            attempts: retry.map_or(0, |(_, retry)| retry.history().attempts),
             retry_at: retry.map(|(_, retry)| retry.at),
-            waiting: self.waiting_count,
+            waiting: self.waiting_count(),
         }
     }
 }
@@ -300,5 +339,16 @@ impl Hasher for HashedAlready {
         for byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_with_one_delivery_that_waits_lies_in_an_eighth_of_an_event_of_a_kibibyte() {
+        // The alarm that wakes it, the free places of the table of keys and what progress keeps of it are beside that.
+        assert!(size_of::<(u64, Key)>() <= 128);
     }
 }
