@@ -141,12 +141,12 @@ impl PostgresReader {
         }
     }
 
-    /// As many rows as fit into a batch: a power of two, so that few statements are prepared.
+    /// As many rows as fit into a batch.
     pub(super) fn wanted(&self) -> usize {
         let fit = (self.batch_bytes / self.row_bytes).clamp(1, self.batch_rows);
         match fit == self.batch_rows {
             true => fit,
-            false => 1 << fit.ilog2(),
+            false => rounded(fit),
         }
     }
 
@@ -226,6 +226,13 @@ fn left_row(row: &PgRow) -> Result<LeftRow, Trouble> {
     })
 }
 
+/// About as many rows, never more, in one of eight steps between a power of two and the next: few statements are
+/// prepared, and a batch is hardly smaller than it may be, which counts, since each costs a sync.
+fn rounded(rows: usize) -> usize {
+    let bits = rows.checked_ilog2().unwrap_or(0).saturating_sub(3);
+    rows >> bits << bits
+}
+
 /// `(block,offset)`, as a tuple's place is written.
 fn place_of(text: &str, xid: i64) -> Option<Place> {
     let inner = text.strip_prefix('(')?.strip_suffix(')')?;
@@ -235,4 +242,28 @@ fn place_of(text: &str, xid: i64) -> Option<Place> {
         offset: offset.parse().ok()?,
         xid: u32::try_from(xid).ok()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn batches_are_of_few_sizes_and_nearly_as_large_as_they_may_be() {
+        let sizes: BTreeSet<usize> = (1..=10_000).map(rounded).collect();
+        assert!(
+            sizes.len() <= 100,
+            "statements that a connection keeps: {}",
+            sizes.len()
+        );
+        for rows in 1..=10_000 {
+            let rounded = rounded(rows);
+            assert!(
+                rounded <= rows && rounded * 9 >= rows * 8,
+                "{rows}: {rounded}"
+            );
+        }
+    }
 }
