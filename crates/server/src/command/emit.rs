@@ -119,11 +119,13 @@ impl CommandDesk {
             let now = self.0.clock.now();
             let batch = self.look(move |view| {
                 let mut batch = Vec::new();
+                let nothing_halted = view.halts()?.is_empty();
                 for command in view.to_hand_over(from, BATCH)? {
                     let needs = view.needs(command.new.id)?;
-                    let turn = match may_leave(view, &command)? {
-                        Some(_halted) => Turn::Later,
-                        None => turn_of(&command, &needs, now),
+                    let may_leave = nothing_halted || may_leave(view, &command)?.is_none();
+                    let turn = match may_leave {
+                        true => turn_of(&command, &needs, now),
+                        false => Turn::Later,
                     };
                     batch.push((command, turn));
                 }
@@ -141,12 +143,17 @@ impl CommandDesk {
     async fn hand_over_batch(&self, batch: Vec<(Command, Turn)>) -> Result<(), CommandError> {
         let mut events = Vec::new();
         let mut ids = Vec::new();
+        let known = self.0.store.catalog().destinations();
+        let destination = |name: &str| {
+            let found = known.iter().find(|record| record.name == name);
+            found.map(|record| record.id)
+        };
         for (command, turn) in batch {
             let id = command.new.id;
             match turn {
                 Turn::Later => {}
                 Turn::Never(reason) => self.give_up_unsent(id, reason).await?,
-                Turn::Now => match self.new_event(&command) {
+                Turn::Now => match new_event(&command, &destination) {
                     Some(event) => {
                         events.push(event);
                         ids.push(id);
@@ -173,23 +180,6 @@ impl CommandDesk {
         Ok(())
     }
 
-    fn new_event(&self, command: &Command) -> Option<NewEvent> {
-        let destination = self.destination(&command.new.destination)?;
-        let event = event_of(command, &command.new.arguments).ok()?;
-        Some(NewEvent {
-            event: Arc::new(event),
-            destinations: Arc::new(DestinationSet::new([destination])),
-            identified: true,
-            set_aside: None,
-        })
-    }
-
-    fn destination(&self, name: &str) -> Option<DestinationId> {
-        let records = self.0.store.catalog().destinations();
-        let found = records.iter().find(|record| record.name == name);
-        found.map(|record| record.id)
-    }
-
     async fn give_up_unsent(&self, id: CommandId, reason: String) -> Result<(), CommandError> {
         info!(%id, reason, "command given up before it was sent");
         let done = self.commands()?.change(move |change| {
@@ -203,6 +193,20 @@ impl CommandDesk {
         done.await?;
         Ok(())
     }
+}
+
+fn new_event(
+    command: &Command,
+    destination: &dyn Fn(&str) -> Option<DestinationId>,
+) -> Option<NewEvent> {
+    let destination = destination(&command.new.destination)?;
+    let event = event_of(command, &command.new.arguments).ok()?;
+    Some(NewEvent {
+        event: Arc::new(event),
+        destinations: Arc::new(DestinationSet::new([destination])),
+        identified: true,
+        set_aside: None,
+    })
 }
 
 /// The outbox does not take it now.

@@ -9,15 +9,16 @@ use arc_swap::ArcSwap;
 use serde_json::{Value, json};
 use wayhold_model::Timestamp;
 use wayhold_model::approval::{
-    Beyond, Binding, Digest, Facts, Limit, Opened, Policies, Record, Release, Request, Verdict,
-    Void,
+    Beyond, Binding, Digest, Facts, Limit, Opened, Policies, Release, Request, Verdict, Void,
 };
 use wayhold_model::command::{CommandId, Reversibility, Risk, State};
-use wayhold_model::ledger::Actor;
+use wayhold_model::ledger::{Actor, Draft};
 use wayhold_store::CommandsError;
-use wayhold_store::commands::{Change, Command, RequestRow, Slot, Transition, VerdictRow, View};
+use wayhold_store::commands::{
+    Change, Command, NewCommand, Payload, RequestRow, Slot, Transition, VerdictRow, View,
+};
 
-use super::records::{moved, write};
+use super::records::{moved, of_step, record, write};
 
 /// The member of what approvers are shown that stands for where and how the destination is reached.
 const DESTINATION_DIGEST: &str = "destination_sha256";
@@ -51,7 +52,8 @@ pub struct Asked {
     /// What the policies say.
     pub verdict: Verdict,
     opened: Opened,
-    records: Vec<Record>,
+    /// What is put on record, but for its place in the ledger.
+    records: Vec<Draft>,
     summary: String,
     book: Arc<Rulebook>,
     now: Timestamp,
@@ -196,6 +198,10 @@ impl Asked {
             excluded,
         };
         let (opened, records) = Request::open(draw_id(now)?, &verdict, binding, now);
+        let records = records.iter();
+        let records = records
+            .map(|one| record(subject.command, one.kind, &one.actor, &one.body))
+            .collect::<Result<_, _>>()?;
         Ok(Self {
             command: subject.command,
             facts,
@@ -208,70 +214,90 @@ impl Asked {
         })
     }
 
-    /// Takes a command that was just accepted where it belongs, with the records of it: denied beyond a limit or by
-    /// a policy, ready at once, or pending until its request is decided.
+    /// Keeps a new command where it belongs, with the records of it, of which `accepted` is the first and names what is
+    /// `held`: denied beyond a limit or by a policy, ready at once, or pending until its request is decided.
     ///
     /// # Errors
     /// The file takes no change.
-    pub fn settle(self, change: &mut Change<'_>) -> Result<State, CommandsError> {
-        self.settle_from(change, State::Accepted)
+    pub fn keep(
+        &self,
+        change: &mut Change<'_>,
+        new: &NewCommand,
+        (accepted, held): (&Draft, &[Payload]),
+    ) -> Result<State, CommandsError> {
+        let beyond = self.book.beyond(change, &self.facts, self.now)?;
+        if let (None, Opened::Ready(release)) = (&beyond, &self.opened)
+            && release.is_for(&new.id.to_string(), &Digest(new.digest))
+        {
+            // Nothing is between the two states, so the row is written once.
+            let (from, to, reason) = (State::Accepted, State::Ready, None);
+            change.add_command(new, to, (None, None))?;
+            change.append_first(accepted, held)?;
+            self.put_on_record(change)?;
+            change.append(&of_step(new.id, Transition { from, to, reason }, &ourselves())?)?;
+            self.book.charge(change, new.id, &self.facts, self.now)?;
+            return Ok(to);
+        }
+        change.add_command(new, State::Accepted, (None, None))?;
+        change.append_first(accepted, held)?;
+        self.settle(change, State::Accepted, beyond)
     }
 
-    /// The same for a command that stands elsewhere, and whose charges were given back.
+    /// Takes a command that stands elsewhere, and whose charges were given back, where it belongs.
     pub(super) fn settle_from(
-        self,
+        &self,
         change: &mut Change<'_>,
         from: State,
     ) -> Result<State, CommandsError> {
-        if let Some((limit, beyond)) = self.book.beyond(change, &self.facts, self.now)? {
+        let beyond = self.book.beyond(change, &self.facts, self.now)?;
+        self.settle(change, from, beyond)
+    }
+
+    fn settle(
+        &self,
+        change: &mut Change<'_>,
+        from: State,
+        beyond: Option<(String, Beyond)>,
+    ) -> Result<State, CommandsError> {
+        if let Some((limit, beyond)) = beyond {
             let body = json!({
                 "policy": { "sha256": self.book.policies_digest.to_string() },
                 "matched_rule": limit,
                 "verdict": "deny",
                 "reason_codes": ["limit", beyond.code()],
             });
-            write(
-                change,
-                self.command,
-                "policy.evaluated",
-                &Actor::system("limits"),
-                &body,
-            )?;
+            let by = Actor::system("limits");
+            write(change, self.command, "policy.evaluated", &by, &body)?;
             let reason = format!("limit {limit}: {}", beyond.code());
             step(change, self.command, (from, State::Denied), Some(&reason))?;
             return Ok(State::Denied);
         }
-        let book = Arc::clone(&self.book);
-        let (command, facts, now) = (self.command, self.facts.clone(), self.now);
         let state = self.open(change, from)?;
         if state != State::Denied {
-            book.charge(change, command, &facts, now)?;
+            let (command, facts) = (self.command, &self.facts);
+            self.book.charge(change, command, facts, self.now)?;
         }
         Ok(state)
     }
 
     /// The same without limits: for a command that is asked about again.
-    pub(super) fn open(self, change: &mut Change<'_>, from: State) -> Result<State, CommandsError> {
-        for one in &self.records {
-            write(change, self.command, one.kind, &one.actor, &one.body)?;
-        }
-        change.keep_verdict(&VerdictRow {
-            command: self.command,
-            policy: self.verdict.policy,
-            requirement: self.verdict.requirement,
-            facts: self.summary,
-        })?;
-        match self.opened {
+    pub(super) fn open(
+        &self,
+        change: &mut Change<'_>,
+        from: State,
+    ) -> Result<State, CommandsError> {
+        self.put_on_record(change)?;
+        match &self.opened {
             Opened::Ready(release) => {
-                make_ready(change, self.command, from, &release)?;
+                make_ready(change, self.command, from, release)?;
                 Ok(State::Ready)
             }
             Opened::Denied(reason) => {
-                step(change, self.command, (from, State::Denied), Some(&reason))?;
+                step(change, self.command, (from, State::Denied), Some(reason))?;
                 Ok(State::Denied)
             }
             Opened::Asked(request) => {
-                change.add_request(&request, &self.book.policies_digest, self.book.announces)?;
+                change.add_request(request, &self.book.policies_digest, self.book.announces)?;
                 if from != State::PendingApproval {
                     step(change, self.command, (from, State::PendingApproval), None)?;
                 }
@@ -279,6 +305,24 @@ impl Asked {
             }
         }
     }
+
+    /// What the policies found.
+    fn put_on_record(&self, change: &mut Change<'_>) -> Result<(), CommandsError> {
+        for record in &self.records {
+            change.append(record)?;
+        }
+        change.keep_verdict(&VerdictRow {
+            command: self.command,
+            policy: self.verdict.policy.clone(),
+            requirement: self.verdict.requirement.clone(),
+            facts: self.summary.clone(),
+        })
+    }
+}
+
+/// The gate, as records name it.
+fn ourselves() -> Actor {
+    Actor::system("approvals")
 }
 
 /// The id of a request.
@@ -401,8 +445,7 @@ pub(super) fn step(
     (from, to): (State, State),
     reason: Option<&str>,
 ) -> Result<(), CommandsError> {
-    let by = Actor::system("approvals");
-    match moved(change, command, Transition { from, to, reason }, &by)? {
+    match moved(change, command, Transition { from, to, reason }, &ourselves())? {
         true => Ok(()),
         false => Err(CommandsError::Unfit {
             reason: format!("command {command} is not {}", from.name()),

@@ -67,8 +67,9 @@ impl CommandDesk {
     /// # Errors
     /// As of `propose`.
     pub fn weigh(&self, by: &Proposer, proposal: &Proposal) -> Result<Weighed, CommandError> {
-        let (kind, new) = self.prepare(by, proposal)?;
-        let asked = self.ask(by, proposal, &kind, &new)?;
+        let arguments = Value::Object(proposal.arguments.clone());
+        let (kind, new) = self.prepare(by, proposal, &arguments)?;
+        let asked = self.ask(by, proposal, arguments, (&kind, &new))?;
         Ok(Weighed {
             new,
             verdict: asked.verdict,
@@ -82,15 +83,16 @@ impl CommandDesk {
     pub async fn propose(
         &self,
         by: &Proposer,
-        proposal: Proposal,
+        mut proposal: Proposal,
         key: Option<Key>,
     ) -> Result<Proposed, CommandError> {
         let in_use = match &key {
             Some(key) => Some(self.0.keys.take(key.scoped).ok_or(CommandError::KeyInUse)?),
             None => None,
         };
-        let (kind, new) = self.prepare(by, &proposal)?;
-        let asked = self.ask(by, &proposal, &kind, &new)?;
+        let arguments = Value::Object(std::mem::take(&mut proposal.arguments));
+        let (kind, new) = self.prepare(by, &proposal, &arguments)?;
+        let asked = self.ask(by, &proposal, arguments, (&kind, &new))?;
         let held = Held::of(&new.arguments, &proposal)?;
         let key_text = key.as_ref().map(|key| key.text.as_str());
         let accepted = records::accepted(&new, &proposal, &held, key_text, &by.actor)
@@ -99,6 +101,9 @@ impl CommandDesk {
         let has_room = self.0.store.has_room();
         let kind = new.kind.clone();
         let by_whom = by.actor.clone();
+        let payloads = held.into_payloads();
+        // One that was drawn is nobody else's.
+        let may_exist = proposal.id.is_some();
         let done = commands.change(move |change| {
             if let Some(key) = &key
                 && let Some(row) = change.key(&key.scoped)?
@@ -108,7 +113,7 @@ impl CommandDesk {
                     false => Err(CommandError::OtherBody),
                 };
             }
-            if let Some(known) = change.command(new.id)? {
+            if may_exist && let Some(known) = change.command(new.id)? {
                 return match known.new.digest == new.digest {
                     true => Ok(Proposed {
                         id: new.id,
@@ -128,9 +133,7 @@ impl CommandDesk {
                     return Err(InvalidProposal::new("depends_on", expected).into());
                 }
             }
-            change.add_command(&new, State::Accepted, (None, None))?;
-            change.append_with(&accepted, &held.into_payloads())?;
-            let state = asked.settle(change)?;
+            let state = asked.keep(change, &new, (&accepted, &payloads))?;
             if let Some(of) = new.compensates {
                 begin_compensation(change, of, new.id, state, &by_whom)?;
             }
@@ -157,15 +160,26 @@ impl CommandDesk {
         &self,
         by: &Proposer,
         proposal: &Proposal,
-        kind: &Kind,
-        new: &NewCommand,
+        arguments: Value,
+        (kind, new): (&Kind, &NewCommand),
     ) -> Result<Asked, CommandsError> {
         let subject = Subject {
             command: new.id,
             digest: Digest(new.digest),
             editors: BTreeSet::new(),
         };
-        let facts = facts(by, proposal, kind, new);
+        let facts = Facts {
+            kind: new.kind.clone(),
+            arguments,
+            amount: kind.amount_of(&new.arguments),
+            principal: by.actor.clone(),
+            labels: by.labels.clone(),
+            on_behalf_of: proposal.on_behalf_of.clone().unwrap_or_default(),
+            model: proposal.model_name().to_owned(),
+            risk: new.risk,
+            reversibility: new.reversibility,
+            destination: new.destination.clone(),
+        };
         self.0.gate.ask(facts, subject, self.0.clock.now())
     }
 
@@ -174,6 +188,7 @@ impl CommandDesk {
         &self,
         by: &Proposer,
         proposal: &Proposal,
+        arguments: &Value,
     ) -> Result<(Arc<Kind>, NewCommand), CommandError> {
         let kinds = self.kinds();
         let kind = kinds
@@ -182,14 +197,13 @@ impl CommandDesk {
                 kind: proposal.kind.clone(),
             })?;
         let config = &kind.config;
-        let arguments = Value::Object(proposal.arguments.clone());
-        for needs in resolve::references(&arguments)? {
+        for needs in resolve::references(arguments)? {
             if !proposal.depends_on.contains(&needs) {
                 let expected = format!("expected {needs}, to whose result an argument refers");
                 return Err(InvalidProposal::new("depends_on", expected).into());
             }
         }
-        let text = kind.canonical(&arguments, !proposal.depends_on.is_empty())?;
+        let text = kind.canonical(arguments, !proposal.depends_on.is_empty())?;
         let now = self.0.clock.now();
         if proposal.expires_at.is_some_and(|at| at <= now) {
             return Err(InvalidProposal::new("expires_at", "expected a time to come").into());
@@ -291,21 +305,4 @@ fn detail(by: &Proposer, proposal: &Proposal) -> Value {
         })),
         "correlation_id": proposal.correlation_id,
     })
-}
-
-/// What policies see.
-fn facts(by: &Proposer, proposal: &Proposal, kind: &Kind, new: &NewCommand) -> Facts {
-    let arguments = Value::Object(proposal.arguments.clone());
-    Facts {
-        kind: new.kind.clone(),
-        arguments,
-        amount: kind.amount_of(&new.arguments),
-        principal: by.actor.clone(),
-        labels: by.labels.clone(),
-        on_behalf_of: proposal.on_behalf_of.clone().unwrap_or_default(),
-        model: proposal.model_name().to_owned(),
-        risk: new.risk,
-        reversibility: new.reversibility,
-        destination: new.destination.clone(),
-    }
 }

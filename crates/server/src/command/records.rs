@@ -98,11 +98,8 @@ pub fn moved(
     if !change.move_command(id, step)? {
         return Ok(false);
     }
-    let Transition { from, to, reason } = step;
-    let mut body = json!({ "from": from.name(), "to": to.name() });
-    if let (Some(reason), Value::Object(body)) = (reason, &mut body) {
-        body.insert("reason".to_owned(), reason.into());
-    }
+    let Transition { to, reason, .. } = step;
+    let body = body_of(step);
     write(change, id, "command.state", by, &body)?;
     match to {
         State::Cancelled => write(change, id, "command.cancelled", by, &body)?,
@@ -123,6 +120,22 @@ pub fn moved(
     };
     made_up_for(change, change.compensates(id)?, made_up)?;
     Ok(true)
+}
+
+/// The record of a step that leaves nothing else behind, before it is taken.
+///
+/// # Errors
+/// It does not fit into the ledger.
+pub fn of_step(id: CommandId, step: Transition<'_>, by: &Actor) -> Result<Draft, CommandsError> {
+    record(id, "command.state", by, &body_of(step))
+}
+
+fn body_of(Transition { from, to, reason }: Transition<'_>) -> Value {
+    let mut body = json!({ "from": from.name(), "to": to.name() });
+    if let (Some(reason), Value::Object(body)) = (reason, &mut body) {
+        body.insert("reason".to_owned(), reason.into());
+    }
+    body
 }
 
 /// Ends the compensation of a command, where one is under way.

@@ -26,10 +26,6 @@ CREATE INDEX approvals_to_announce ON approvals(number) WHERE announced = 0;
 CREATE TABLE verdicts(
     command BLOB PRIMARY KEY, policy TEXT, requirement TEXT NOT NULL, facts TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE edits(
-    command BLOB NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, by TEXT NOT NULL, arguments TEXT NOT NULL,
-    digest BLOB NOT NULL, PRIMARY KEY(command, number)
-) STRICT, WITHOUT ROWID;
 CREATE TABLE published(
     what TEXT PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -57,30 +53,6 @@ pub struct VerdictRow {
     pub requirement: Requirement,
     /// The facts that were seen beside the arguments, as JSON.
     pub facts: String,
-}
-
-/// What a command was before somebody edited it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EditRow {
-    /// When it was edited.
-    pub at: Timestamp,
-    /// By whom.
-    pub by: String,
-    /// Its arguments before, as canonical JSON.
-    pub arguments: String,
-    /// Its digest before.
-    pub digest: Digest,
-}
-
-/// What an edit makes of a command.
-#[derive(Clone, Copy, Debug)]
-pub struct Edited<'a> {
-    /// Its arguments, as canonical JSON.
-    pub arguments: &'a str,
-    /// Its digest.
-    pub digest: &'a Digest,
-    /// What its order is kept by.
-    pub order_key: Option<&'a str>,
 }
 
 const COLUMNS: &str = "number, id, command, state, bound, presented, policies, policy, requirement, excluded, grants, \
@@ -212,28 +184,6 @@ impl View<'_> {
                      WHERE ?1 IS NULL OR command > ?1 ORDER BY command LIMIT ?2",
                 )?
                 .query_map(params![after, max], verdict)?
-                .collect()
-        })
-    }
-
-    /// What a command was before each edit, the oldest first.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn edits_of(&self, command: CommandId) -> Result<Vec<EditRow>, CommandsError> {
-        self.run(|connection| {
-            connection
-                .prepare_cached(
-                    "SELECT at, by, arguments, digest FROM edits WHERE command = ?1 ORDER BY number",
-                )?
-                .query_map([command.to_bytes()], |row| {
-                    Ok(EditRow {
-                        at: time(row, 0)?,
-                        by: row.get(1)?,
-                        arguments: row.get(2)?,
-                        digest: Digest(row.get(3)?),
-                    })
-                })?
                 .collect()
         })
     }
@@ -379,41 +329,6 @@ impl Change<'_> {
                 .execute(params![what, version.cast_signed(), digest.0])
         })?;
         Ok(())
-    }
-
-    /// Puts an edited command in place of what was proposed, and keeps what it was. Only a command that waits for
-    /// approval can be: the answer is `false` for any other, and nothing was changed.
-    ///
-    /// # Errors
-    /// The file takes no change.
-    pub fn edit_command(
-        &mut self,
-        id: CommandId,
-        by: &str,
-        edited: Edited<'_>,
-    ) -> Result<bool, CommandsError> {
-        let Edited {
-            arguments,
-            digest,
-            order_key,
-        } = edited;
-        let now = self.now().as_micros().cast_signed();
-        let changed = self.run(|connection| {
-            connection
-                .prepare_cached(
-                    "INSERT INTO edits SELECT id,
-                         (SELECT count(*) FROM edits WHERE command = ?1), ?2, ?3, arguments, digest
-                     FROM commands WHERE id = ?1 AND state = 'pending_approval'",
-                )?
-                .execute(params![id.to_bytes(), now, by])?;
-            connection
-                .prepare_cached(
-                    "UPDATE commands SET arguments = ?2, digest = ?3, changed_at = ?4, order_key = ?5
-                     WHERE id = ?1 AND state = 'pending_approval'",
-                )?
-                .execute(params![id.to_bytes(), arguments, digest.0, now, order_key])
-        })?;
-        Ok(changed > 0)
     }
 }
 

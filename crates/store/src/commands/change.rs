@@ -6,7 +6,7 @@ use std::ops::Deref;
 use rusqlite::Connection;
 use wayhold_model::Timestamp;
 use wayhold_model::command::{CommandId, State};
-use wayhold_model::ledger::Frontier;
+use wayhold_model::ledger::{Frontier, Hash};
 
 use super::counts::Deltas;
 use super::error::{CommandsError, Trouble};
@@ -54,6 +54,8 @@ pub struct Change<'a> {
     now: Timestamp,
     /// The ledger's tree with the records of this change.
     pub(super) tree: Frontier,
+    /// The stream of the last record that it wrote, and what the next one of that stream says of its place.
+    pub(super) last_stream: Option<(String, (u64, Hash))>,
     pub(super) deltas: Deltas,
     /// Commands that became something else, for whoever waits for them.
     pub(super) touched: Vec<(CommandId, State)>,
@@ -65,6 +67,7 @@ impl<'a> Change<'a> {
             view: View::new(connection),
             now,
             tree,
+            last_stream: None,
             deltas: Deltas::default(),
             touched: Vec::new(),
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::{approvals, attempts, bounds, counts, keys, ledger, rows};
+use super::{approvals, attempts, bounds, counts, edits, keys, ledger, rows};
 use crate::connection::{self, Access, ConnectionError, FreePages, Profile};
 use crate::disk::{Disk, with_suffix};
 use crate::format::Format;
@@ -25,6 +25,7 @@ const SCHEMAS: &[&str] = &[
     keys::SCHEMA,
     attempts::SCHEMA,
     approvals::SCHEMA,
+    edits::SCHEMA,
     bounds::SCHEMA,
     counts::SCHEMA,
 ];
@@ -36,9 +37,9 @@ pub(super) const PROFILE: Profile = Profile {
     cache_kib: 8 * 1024,
 };
 
-/// Bytes of log after which it is moved into the file: a few thousand commands, whose pages are then written once
-/// instead of once for each group, and that a start reads again in a moment.
-const LOG_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Bytes of log after which it is moved into the file: some seven thousand commands. Nobody is answered meanwhile, so that it
+/// is done seldom; pages that were written in many groups are then written once. A start reads as much again in a moment.
+const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Prepared statements that a connection keeps: more than there are.
 const STATEMENTS_KEPT: usize = 128;

@@ -7,11 +7,14 @@ use wayhold_model::command::CommandId;
 use super::change::{Change, View};
 use super::error::CommandsError;
 
+/// Keys come in no order, so that each changes a page of its own of what finds them: that is an index of eight bytes of
+/// each, and the rest is added at the end of the table.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE keys(
-    key BLOB PRIMARY KEY, fingerprint BLOB NOT NULL, command BLOB NOT NULL,
-    status INTEGER NOT NULL, answer TEXT NOT NULL, at INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+    number INTEGER PRIMARY KEY, short INTEGER NOT NULL, key BLOB NOT NULL, fingerprint BLOB NOT NULL,
+    command BLOB NOT NULL, status INTEGER NOT NULL, answer TEXT NOT NULL, at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX keys_short ON keys(short);
 CREATE INDEX keys_at ON keys(at);
 ";
 
@@ -39,9 +42,9 @@ impl View<'_> {
         self.run(|connection| {
             connection
                 .prepare_cached(
-                    "SELECT fingerprint, command, status, answer, at FROM keys WHERE key = ?1",
+                    "SELECT fingerprint, command, status, answer, at FROM keys WHERE short = ?1 AND key = ?2",
                 )?
-                .query_row([key], |row| {
+                .query_row(params![short(key), key], |row| {
                     Ok(KeyRow {
                         fingerprint: row.get(0)?,
                         command: CommandId::from_bytes(row.get(1)?),
@@ -81,10 +84,14 @@ impl Change<'_> {
         (status, answer): (u16, &str),
     ) -> Result<(), CommandsError> {
         let at = self.now().as_micros().cast_signed();
-        self.run(|connection| {
+        let kept = self.run(|connection| {
             connection
-                .prepare_cached("INSERT INTO keys VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
+                .prepare_cached(
+                    "INSERT INTO keys SELECT NULL, ?1, ?2, ?3, ?4, ?5, ?6, ?7
+                     WHERE NOT EXISTS (SELECT 1 FROM keys WHERE short = ?1 AND key = ?2)",
+                )?
                 .execute(params![
+                    short(key),
                     key,
                     fingerprint,
                     command.to_bytes(),
@@ -93,7 +100,12 @@ impl Change<'_> {
                     at
                 ])
         })?;
-        Ok(())
+        match kept {
+            0 => Err(CommandsError::Unfit {
+                reason: "an idempotency key is kept already".to_owned(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Forgets at most so many keys that were kept before that time and whose command has ended; how many it forgot.
@@ -104,11 +116,16 @@ impl Change<'_> {
         self.run(|connection| {
             connection
                 .prepare_cached(
-                    "DELETE FROM keys WHERE key IN (
-                         SELECT keys.key FROM keys JOIN commands ON commands.id = keys.command
+                    "DELETE FROM keys WHERE number IN (
+                         SELECT keys.number FROM keys JOIN commands ON commands.id = keys.command
                          WHERE keys.at < ?1 AND commands.ended = 1 ORDER BY keys.at LIMIT ?2)",
                 )?
                 .execute(params![before.as_micros().cast_signed(), max])
         })
     }
+}
+
+/// The first bytes of a key, which is a hash, as SQLite keeps integers.
+fn short([a, b, c, d, e, f, g, h, ..]: &[u8; 32]) -> i64 {
+    i64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h])
 }

@@ -14,6 +14,7 @@ mod approvals;
 mod attempts;
 mod bounds;
 mod counts;
+mod edits;
 mod keys;
 mod rows;
 
@@ -25,11 +26,12 @@ mod writer;
 
 mod examine;
 
-pub use approvals::{EditRow, Edited, RequestRow, VerdictRow};
+pub use approvals::{RequestRow, VerdictRow};
 pub use attempts::{AttemptEnd, AttemptRow, AttemptStart};
 pub use bounds::{Halt, Slot};
 pub use change::{Change, View};
 pub use counts::Counts;
+pub use edits::{EditRow, Edited};
 pub use error::CommandsError;
 pub(crate) use examine::{Examined, examine};
 pub(crate) use file::{FILE, exists};

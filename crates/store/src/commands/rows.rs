@@ -7,14 +7,17 @@ use wayhold_model::command::{CommandId, Reversibility, Risk, State};
 use super::change::{Change, View};
 use super::error::CommandsError;
 
+/// What was said of a command lies beside it, by its number: it is large, and the row is written with every step.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE commands(
     number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, kind TEXT NOT NULL, kind_version TEXT NOT NULL,
     destination TEXT NOT NULL, principal TEXT NOT NULL, state TEXT NOT NULL, ended INTEGER NOT NULL,
     handed_over INTEGER NOT NULL, reason TEXT, proposed_at INTEGER NOT NULL, changed_at INTEGER NOT NULL,
     expires_at INTEGER, not_before INTEGER, risk TEXT NOT NULL, reversibility TEXT NOT NULL,
-    order_key TEXT, digest BLOB NOT NULL, arguments TEXT NOT NULL, detail TEXT NOT NULL, result TEXT,
-    compensates BLOB, replays BLOB
+    order_key TEXT, digest BLOB NOT NULL, result TEXT, compensates BLOB, replays BLOB
+) STRICT;
+CREATE TABLE proposals(
+    number INTEGER PRIMARY KEY, arguments TEXT NOT NULL, detail TEXT NOT NULL
 ) STRICT;
 CREATE INDEX commands_to_hand_over ON commands(number) WHERE state = 'ready' AND handed_over = 0;
 CREATE INDEX commands_to_expire ON commands(expires_at) WHERE expires_at IS NOT NULL AND ended = 0;
@@ -122,6 +125,8 @@ const COLUMNS: &str = "number, id, kind, kind_version, destination, principal, s
     proposed_at, changed_at, expires_at, not_before, risk, reversibility, order_key, digest, arguments, detail, \
     result, compensates, replays";
 
+const WHOLE: &str = "commands JOIN proposals USING (number)";
+
 impl View<'_> {
     /// A command by its id.
     ///
@@ -130,7 +135,7 @@ impl View<'_> {
     pub fn command(&self, id: CommandId) -> Result<Option<Command>, CommandsError> {
         self.run(|connection| {
             connection
-                .prepare_cached(&format!("SELECT {COLUMNS} FROM commands WHERE id = ?1"))?
+                .prepare_cached(&format!("SELECT {COLUMNS} FROM {WHOLE} WHERE id = ?1"))?
                 .query_row([id.to_bytes()], command)
                 .optional()
         })
@@ -193,7 +198,7 @@ impl View<'_> {
         self.run(|connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {COLUMNS} FROM commands WHERE {wanted} ORDER BY number DESC LIMIT {max}"
+                    "SELECT {COLUMNS} FROM {WHOLE} WHERE {wanted} ORDER BY number DESC LIMIT {max}"
                 ))?
                 .query_map(params_from_iter(values), command)?
                 .collect()
@@ -209,7 +214,7 @@ impl View<'_> {
         self.run(|connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {COLUMNS} FROM commands
+                    "SELECT {COLUMNS} FROM {WHOLE}
                      WHERE state = 'ready' AND handed_over = 0 AND number >= ?1 ORDER BY number LIMIT ?2"
                 ))?
                 .query_map(params![from.cast_signed(), max], command)?
@@ -328,9 +333,8 @@ impl Change<'_> {
                 .prepare_cached(
                     "INSERT INTO commands(id, kind, kind_version, destination, principal, state, ended,
                          handed_over, reason, proposed_at, changed_at, expires_at, not_before, risk,
-                         reversibility, order_key, digest, arguments, detail, compensates, replays)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17,
-                         ?18, ?19)",
+                         reversibility, order_key, digest, compensates, replays)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
                 )?
                 .execute(params![
                     new.id.to_bytes(),
@@ -348,10 +352,15 @@ impl Change<'_> {
                     new.reversibility.name(),
                     new.order_key,
                     new.digest,
-                    new.arguments,
-                    new.detail,
                     new.compensates.map(CommandId::to_bytes),
                     new.replays.map(CommandId::to_bytes),
+                ])?;
+            connection
+                .prepare_cached("INSERT INTO proposals VALUES (?1, ?2, ?3)")?
+                .execute(params![
+                    connection.last_insert_rowid(),
+                    new.arguments,
+                    new.detail
                 ])?;
             for needs in &new.needs {
                 connection
@@ -451,24 +460,6 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Gives a command that is not on its way other arguments, and so another digest.
-    ///
-    /// # Errors
-    /// The file takes no change.
-    pub fn edit_arguments(
-        &mut self,
-        id: CommandId,
-        arguments: &str,
-        digest: &[u8; 32],
-    ) -> Result<(), CommandsError> {
-        self.run(|connection| {
-            connection
-                .prepare_cached("UPDATE commands SET arguments = ?2, digest = ?3 WHERE id = ?1")?
-                .execute(params![id.to_bytes(), arguments, digest])
-        })?;
-        Ok(())
-    }
-
     /// Forgets these arguments, of a command and of its edits; and what its target answered, where `answer`. Their
     /// digests stay.
     ///
@@ -483,7 +474,8 @@ impl Change<'_> {
         let id = id.to_bytes();
         self.run(|connection| {
             for sql in [
-                "UPDATE commands SET arguments = ?3 WHERE id = ?1 AND arguments = ?2",
+                "UPDATE proposals SET arguments = ?3
+                 WHERE number = (SELECT number FROM commands WHERE id = ?1) AND arguments = ?2",
                 "UPDATE edits SET arguments = ?3 WHERE command = ?1 AND arguments = ?2",
             ] {
                 connection

@@ -351,6 +351,16 @@ async fn a_key_is_kept_once_and_forgotten_only_when_its_command_has_ended() {
         .change(|change| change.keep_key(&[1; 32], (&[7; 32], id(1)), (202, "{}")))
         .await;
     assert!(matches!(again, Err(CommandsError::Unfit { .. })));
+    // One that begins alike is another one.
+    let mut like = [1; 32];
+    like[31] = 2;
+    assert_eq!(commands.read(|view| view.key(&like)), Ok(None));
+    let both = commands.change(move |change| {
+        change.keep_key(&like, (&[8; 32], id(1)), (202, "[]"))?;
+        Ok::<_, CommandsError>([change.key(&[1; 32])?, change.key(&like)?])
+    });
+    let answers = both.await.unwrap().map(|row| row.unwrap().answer);
+    assert_eq!(answers, ["{}", "[]"]);
     let later = Timestamp::from_micros(u64::MAX / 4);
     let forgotten = commands
         .change(move |change| change.forget_keys(later, 10))

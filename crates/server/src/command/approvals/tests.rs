@@ -118,10 +118,10 @@ impl Rig {
             .gate
             .ask(facts(amount), subject, self.clock.now());
         let asked = asked.unwrap();
-        let settled = self.approvals.change(move |change| {
-            change.add_command(&new, State::Accepted, (None, None))?;
-            Ok(asked.settle(change)?)
-        });
+        let accepted = record(id, "command.accepted", &Actor::system("test"), &json!({})).unwrap();
+        let settled = self
+            .approvals
+            .change(move |change| Ok(asked.keep(change, &new, (&accepted, &[]))?));
         (id, settled.await.unwrap())
     }
 

@@ -11,11 +11,12 @@ use wayhold_model::ledger::{Hash, Salt};
 use super::super::change::{Change, View};
 use super::super::error::CommandsError;
 
+/// With a rowid: a table without one keeps long rows in pages of their own, one each.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE ledger_payloads(
     idx INTEGER NOT NULL, commitment BLOB NOT NULL, salt BLOB NOT NULL, payload BLOB NOT NULL,
     PRIMARY KEY (idx, commitment)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 ";
 
 /// Bytes that a record commits to.

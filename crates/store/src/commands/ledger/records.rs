@@ -113,9 +113,29 @@ impl Change<'_> {
     /// # Errors
     /// The file takes no change.
     pub fn append_with(&mut self, draft: &Draft, held: &[Payload]) -> Result<u64, CommandsError> {
+        let next = match &self.last_stream {
+            Some((stream, next)) if stream == draft.stream() => *next,
+            _ => self.run(|connection| next_of_stream(connection, draft.stream()))?,
+        };
+        self.append_at(next, draft, held)
+    }
+
+    /// The same for the first record of a stream that is known to have none, which is not looked for.
+    ///
+    /// # Errors
+    /// The stream has records, or the file takes no change.
+    pub fn append_first(&mut self, draft: &Draft, held: &[Payload]) -> Result<u64, CommandsError> {
+        self.append_at((0, Hash::ZERO), draft, held)
+    }
+
+    fn append_at(
+        &mut self,
+        (sseq, prev): (u64, Hash),
+        draft: &Draft,
+        held: &[Payload],
+    ) -> Result<u64, CommandsError> {
         let (idx, at) = (self.tree.size(), self.now());
         let leaf = self.run(|connection| {
-            let (sseq, prev) = next_of_stream(connection, draft.stream())?;
             let place = Place {
                 idx,
                 sseq,
@@ -139,6 +159,7 @@ impl Change<'_> {
         self.tree.push(leaf);
         let size = self.tree.size();
         self.run(|connection| tree::complete(connection, size))?;
+        self.last_stream = Some((draft.stream().to_owned(), (sseq + 1, leaf)));
         Ok(idx)
     }
 }

@@ -129,6 +129,40 @@ async fn records_hold_together_and_are_proven_before_and_after_a_start() {
 }
 
 #[tokio::test]
+async fn records_of_streams_that_take_turns_within_a_change_follow_each_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path(), 1_000);
+    for round in 0..3 {
+        let streams = match round {
+            0 => ["cmd:a", "cmd:a", "cmd:b", "cmd:a"],
+            1 => ["cmd:b", "cmd:b", "cmd:a", "cmd:b"],
+            _ => ["cmd:a", "cmd:c", "cmd:c", "cmd:a"],
+        };
+        let appended = commands.change(move |change| {
+            if round == 0 {
+                change.append_first(&draft("cmd:first", &json!({})), &[])?;
+            }
+            for stream in streams {
+                change.append(&draft(stream, &json!({ "round": round })))?;
+            }
+            Ok::<_, CommandsError>(())
+        });
+        appended.await.unwrap();
+    }
+    let head = commands.read(|view| view.ledger_head()).unwrap();
+    let mut examination = Examination::new(head, Some(leaves(&commands)), 0);
+    for row in commands.read(|view| view.records(0, u32::MAX)).unwrap() {
+        examination.record(&row.record).unwrap();
+    }
+    examination.end().unwrap();
+    // A stream begins once, whatever whoever says so believes.
+    let again = commands
+        .change(|change| change.append_first(&draft("cmd:first", &json!({ "again": true })), &[]));
+    assert!(matches!(again.await, Err(CommandsError::Unfit { .. })));
+    assert_eq!(commands.read(|view| view.ledger_head()), Ok(head));
+}
+
+#[tokio::test]
 async fn a_change_that_is_refused_leaves_no_record_and_no_gap() {
     let folder = tempfile::tempdir().unwrap();
     let commands = open(folder.path(), 1_000);
