@@ -19,6 +19,10 @@ use super::records::{moved, ourselves};
 /// Commands handed over together: one group of a shard, and memory for as many arguments.
 const BATCH: u32 = 256;
 
+/// How long others are gathered after some were handed over: one sync of the outbox then serves many, and a command that
+/// comes alone does not wait.
+const GATHER: Duration = Duration::from_millis(10);
+
 /// How often commands are looked at that wait for a time or for others.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -92,7 +96,12 @@ impl CommandDesk {
         loop {
             ready.mark_unchanged();
             match self.hand_over_all().await {
-                Ok(()) => failures = 0,
+                Ok(any) => {
+                    failures = 0;
+                    if any {
+                        tokio::time::sleep(GATHER).await;
+                    }
+                }
                 Err(error) => {
                     if failures.is_multiple_of(TOLD_EVERY) {
                         warn!(%error, "commands are not handed over; trying again");
@@ -112,9 +121,9 @@ impl CommandDesk {
         }
     }
 
-    /// Hands over everything that is due.
-    async fn hand_over_all(&self) -> Result<(), CommandError> {
-        let mut from = 0;
+    /// Hands over everything that is due; whether there was any.
+    async fn hand_over_all(&self) -> Result<bool, CommandError> {
+        let (mut from, mut any) = (0, false);
         loop {
             let now = self.0.clock.now();
             let batch = self.look(move |view| {
@@ -133,14 +142,14 @@ impl CommandDesk {
             });
             let batch = batch.await?;
             let Some((last, _)) = batch.last() else {
-                return Ok(());
+                return Ok(any);
             };
             from = last.number + 1;
-            self.hand_over_batch(batch).await?;
+            any |= self.hand_over_batch(batch).await?;
         }
     }
 
-    async fn hand_over_batch(&self, batch: Vec<(Command, Turn)>) -> Result<(), CommandError> {
+    async fn hand_over_batch(&self, batch: Vec<(Command, Turn)>) -> Result<bool, CommandError> {
         let mut events = Vec::new();
         let mut ids = Vec::new();
         let known = self.0.store.catalog().destinations();
@@ -166,7 +175,7 @@ impl CommandDesk {
             }
         }
         if events.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         wayhold_store::failpoint!("commands.before-hand-over");
         self.0.store.append(events).await.map_err(not_appended)?;
@@ -177,7 +186,7 @@ impl CommandDesk {
         });
         done.await?;
         wayhold_store::failpoint!("commands.handed-over");
-        Ok(())
+        Ok(true)
     }
 
     async fn give_up_unsent(&self, id: CommandId, reason: String) -> Result<(), CommandError> {

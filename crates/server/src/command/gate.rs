@@ -234,7 +234,11 @@ impl Asked {
             change.add_command(new, to, (None, None))?;
             change.append_first(accepted, held)?;
             self.put_on_record(change)?;
-            change.append(&of_step(new.id, Transition { from, to, reason }, &ourselves())?)?;
+            change.append(&of_step(
+                new.id,
+                Transition { from, to, reason },
+                &ourselves(),
+            )?)?;
             self.book.charge(change, new.id, &self.facts, self.now)?;
             return Ok(to);
         }
@@ -445,7 +449,12 @@ pub(super) fn step(
     (from, to): (State, State),
     reason: Option<&str>,
 ) -> Result<(), CommandsError> {
-    match moved(change, command, Transition { from, to, reason }, &ourselves())? {
+    match moved(
+        change,
+        command,
+        Transition { from, to, reason },
+        &ourselves(),
+    )? {
         true => Ok(()),
         false => Err(CommandsError::Unfit {
             reason: format!("command {command} is not {}", from.name()),

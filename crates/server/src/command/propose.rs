@@ -104,7 +104,9 @@ impl CommandDesk {
         let payloads = held.into_payloads();
         // One that was drawn is nobody else's.
         let may_exist = proposal.id.is_some();
-        let done = commands.change(move |change| {
+        // Whether what is made up for can be is known only when that is done.
+        let refuses_first = new.compensates.is_none();
+        let work = move |change: &mut Change<'_>| {
             if let Some(key) = &key
                 && let Some(row) = change.key(&key.scoped)?
             {
@@ -149,8 +151,11 @@ impl CommandDesk {
             }
             wayhold_store::failpoint!("commands.proposed");
             Ok(proposed)
-        });
-        let done = done.await;
+        };
+        let done = match refuses_first {
+            true => commands.change_once_checked(work).await,
+            false => commands.change(work).await,
+        };
         drop(in_use);
         done
     }

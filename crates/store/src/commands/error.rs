@@ -37,6 +37,8 @@ pub enum CommandsError {
 pub(super) enum Trouble {
     /// Nothing: the group is rolled back for lack of space.
     NoSpace,
+    /// Nothing: the group is rolled back, for a change in it was refused after it had written, against its word.
+    Spoilt,
     /// What its log holds of the last group is uncertain, so that nothing may be added to it. Another log may.
     Failed(String),
     /// It must not be written again.
@@ -68,6 +70,11 @@ impl Trouble {
     pub(super) fn answer(&self) -> CommandsError {
         match self {
             Self::NoSpace => CommandsError::NoSpace,
+            Self::Spoilt => CommandsError::Unfit {
+                reason: "a change that it was written together with was refused too late; \
+                         nothing of either was kept"
+                    .to_owned(),
+            },
             Self::Failed(reason) | Self::Broken(reason) => CommandsError::Closed {
                 reason: reason.clone(),
             },

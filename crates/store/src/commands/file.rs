@@ -37,9 +37,13 @@ pub(super) const PROFILE: Profile = Profile {
     cache_kib: 8 * 1024,
 };
 
-/// Bytes of log after which it is moved into the file: some seven thousand commands. Nobody is answered meanwhile, so that it
-/// is done seldom; pages that were written in many groups are then written once. A start reads as much again in a moment.
-const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Bytes of log after which it is moved into the file although changes wait: some ten thousand commands. Nobody is answered
+/// meanwhile, so that it is done seldom; pages that many groups wrote are then written once. A start reads as much again
+/// in a moment.
+pub(super) const LOG_BYTES_MAX: u64 = 128 * 1024 * 1024;
+
+/// Bytes of log after which it is moved once nobody waits: as much as takes no longer than a few groups.
+pub(super) const LOG_BYTES_IN_QUIET: u64 = 1024 * 1024;
 
 /// Prepared statements that a connection keeps: more than there are.
 const STATEMENTS_KEPT: usize = 128;
@@ -116,14 +120,14 @@ pub(super) fn checkpoint_now(connection: &Connection) -> rusqlite::Result<bool> 
     done
 }
 
-/// The same where the log is long, without waiting for readers.
-pub(super) fn checkpoint_if_long(
+/// The same where the log is longer than that.
+pub(super) fn checkpoint_if_longer(
     connection: &Connection,
-    directory: &Path,
-    disk: &dyn Disk,
+    (directory, disk): (&Path, &dyn Disk),
+    bytes: u64,
 ) -> rusqlite::Result<()> {
     let log = with_suffix(&path_in(directory), "-wal");
-    if disk.len(&log).unwrap_or(0) <= LOG_BYTES_MAX {
+    if disk.len(&log).unwrap_or(0) <= bytes {
         return Ok(());
     }
     checkpoint_now(connection).map(drop)

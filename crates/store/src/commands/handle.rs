@@ -126,6 +126,29 @@ impl Commands {
         T: Send + 'static,
         E: From<CommandsError> + Send + 'static,
     {
+        self.ask(work, false).await
+    }
+
+    /// The same for a closure that refuses before it writes, or not at all, which costs much less. One that refuses
+    /// later fails everything that is written together with it.
+    ///
+    /// # Errors
+    /// As of `change`.
+    pub async fn change_once_checked<T, E, F>(&self, work: F) -> Result<T, E>
+    where
+        F: FnOnce(&mut Change<'_>) -> Result<T, E> + Send + 'static,
+        T: Send + 'static,
+        E: From<CommandsError> + Send + 'static,
+    {
+        self.ask(work, true).await
+    }
+
+    async fn ask<T, E, F>(&self, work: F, refuses_first: bool) -> Result<T, E>
+    where
+        F: FnOnce(&mut Change<'_>) -> Result<T, E> + Send + 'static,
+        T: Send + 'static,
+        E: From<CommandsError> + Send + 'static,
+    {
         let place = match Arc::clone(&self.shared.places).try_acquire_owned() {
             Ok(place) => place,
             Err(_) => {
@@ -142,6 +165,7 @@ impl Commands {
             work: Some(work),
             made: None,
             reply,
+            refuses_first,
             _place: place,
         };
         self.orders

@@ -2,8 +2,8 @@
 //! for a change of state and the record of it.
 //!
 //! The file is made when the first command needs it; a store that never had one has no such file. Changes that
-//! wait while one group is synced make up the next group. Each runs in a savepoint of its own, so that one that is
-//! refused leaves nothing behind and takes nobody with it; all are answered after the sync. Modules in suggested
+//! wait while one group is synced make up the next group. One that is refused leaves nothing behind and takes nobody with
+//! it: it runs in a savepoint of its own, or refuses before it writes. All are answered after the sync. Modules in suggested
 //! reading order.
 
 mod change;

@@ -309,6 +309,71 @@ async fn while_a_reader_keeps_an_uncertain_log_nothing_is_taken_and_that_is_said
 }
 
 #[tokio::test]
+async fn a_change_that_refuses_first_leaves_nothing_and_takes_nobody_with_it_unless_it_breaks_its_word()
+ {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    let checked = |n: u8, breaks_its_word: bool, refuses: bool| {
+        commands.change_once_checked(move |change| {
+            if refuses && !breaks_its_word {
+                return Err(CommandsError::Busy);
+            }
+            change.add_command(&new(n), State::Ready, (None, None))?;
+            match refuses {
+                true => Err(CommandsError::Busy),
+                false => Ok(()),
+            }
+        })
+    };
+    let (kept, refused, also_kept) = tokio::join!(
+        checked(1, false, false),
+        checked(2, false, true),
+        add(&commands, 3, State::Ready)
+    );
+    assert_eq!(
+        (kept, refused, also_kept),
+        (Ok(()), Err(CommandsError::Busy), Ok(()))
+    );
+    assert_eq!(checked(4, true, true).await, Err(CommandsError::Busy));
+    // Nothing of it is left, and the file takes changes as before.
+    assert_eq!(commands.read(|view| view.state(id(4))), Ok(None));
+    assert_eq!(checked(4, false, false).await, Ok(()));
+    assert_eq!(commands.closed(), None);
+    commands.stop();
+    let commands = open(folder.path());
+    let states = [1, 2, 3, 4].map(|n| commands.read(|view| view.state(id(n))).unwrap());
+    let ready = Some(State::Ready);
+    assert_eq!(states, [ready, None, ready, ready]);
+    assert_eq!(commands.counts().of(State::Ready), 3);
+}
+
+#[tokio::test]
+async fn the_log_is_moved_into_the_file_once_nobody_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    let large = "x".repeat(64 * 1024);
+    for n in 0..24 {
+        let one = NewCommand {
+            arguments: large.clone(),
+            ..new(n)
+        };
+        let work =
+            move |change: &mut Change<'_>| change.add_command(&one, State::Ready, (None, None));
+        commands.change(work).await.unwrap();
+    }
+    let log = folder.path().join("commands.db-wal");
+    let moved = async {
+        while std::fs::metadata(&log).unwrap().len() > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), moved)
+        .await
+        .unwrap();
+    assert_eq!(commands.counts().of(State::Ready), 24);
+}
+
+#[tokio::test]
 async fn a_damaged_file_takes_nothing_until_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
     let commands = open(folder.path());

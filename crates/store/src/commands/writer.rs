@@ -1,5 +1,5 @@
 //! The thread that alone writes `commands.db`: what waits while one group is synced is the next group, each change
-//! in a savepoint of its own, all answered after the sync.
+//! in a savepoint of its own unless it needs none, all answered after the sync.
 //!
 //! A log whose write or sync failed is never added to: what it holds of the last group is uncertain, and whoever asked
 //! for it is told so. What was synced before is moved into the file and synced there, and the log cut off; only then is
@@ -31,6 +31,9 @@ const CHANGES_PER_GROUP: usize = 512;
 /// says, and seldom enough for a disk in trouble.
 const MEND_EVERY: Duration = Duration::from_millis(500);
 
+/// How long nobody asks for anything before the log is moved into the file beforehand.
+const QUIET: Duration = Duration::from_millis(100);
+
 /// What the writer is asked.
 pub(super) enum Order {
     /// To make this change.
@@ -44,6 +47,9 @@ pub(super) trait Wanted: Send {
     /// Makes it; whether it is to stay.
     fn make(&mut self, change: &mut Change<'_>) -> bool;
 
+    /// Whether it refuses before it writes, or not at all.
+    fn refuses_first(&self) -> bool;
+
     /// Answers, once the group is synced or has failed.
     fn answer(self: Box<Self>, synced: Result<(), CommandsError>);
 }
@@ -53,6 +59,7 @@ pub(super) struct Waiting<F, T, E> {
     pub(super) work: Option<F>,
     pub(super) made: Option<Result<T, E>>,
     pub(super) reply: oneshot::Sender<Result<T, E>>,
+    pub(super) refuses_first: bool,
     /// Its place in the queue.
     pub(super) _place: OwnedSemaphorePermit,
 }
@@ -73,6 +80,10 @@ where
         let stays = made.is_ok();
         self.made = Some(made);
         stays
+    }
+
+    fn refuses_first(&self) -> bool {
+        self.refuses_first
     }
 
     fn answer(self: Box<Self>, synced: Result<(), CommandsError>) {
@@ -169,17 +180,26 @@ impl Writer {
         }
     }
 
-    /// The next order; `None` where none will come. The log is replaced meanwhile, where it has to be.
+    /// The next order; `None` where none will come. The log is replaced meanwhile, where it has to be, and moved into the
+    /// file where there is time for it.
     fn next(&mut self) -> Option<Order> {
-        while let Some(at) = self.mend_at {
-            let left = at.saturating_duration_since(Instant::now());
-            match self.orders.recv_timeout(left) {
+        loop {
+            let wait = match self.mend_at {
+                Some(at) => at.saturating_duration_since(Instant::now()),
+                None => QUIET,
+            };
+            match self.orders.recv_timeout(wait) {
                 Ok(order) => return Some(order),
-                Err(RecvTimeoutError::Timeout) => self.mend(),
                 Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) if self.mend_at.is_some() => self.mend(),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.keep_log_short(file::LOG_BYTES_IN_QUIET);
+                    if self.mend_at.is_none() {
+                        return self.orders.recv().ok();
+                    }
+                }
             }
         }
-        self.orders.recv().ok()
     }
 
     /// Puts a new log in place of one that is uncertain.
@@ -240,7 +260,7 @@ impl Writer {
         answer(group, &done);
         failpoint!("commands.group-answered");
         match done {
-            Ok(()) => self.keep_log_short(),
+            Ok(()) => self.keep_log_short(file::LOG_BYTES_MAX),
             Err(_) if self.mend_at.is_some() => self.mend(),
             Err(_) => {}
         }
@@ -250,6 +270,8 @@ impl Writer {
     fn meet(&mut self, trouble: Trouble) {
         match trouble {
             Trouble::NoSpace => (self.shared.on_no_space)(),
+            // Rolled back; the file is as it was.
+            Trouble::Spoilt => {}
             Trouble::Failed(reason) => {
                 self.shared.close(reason);
                 self.mend_at = Some(Instant::now());
@@ -258,9 +280,12 @@ impl Writer {
         }
     }
 
-    fn keep_log_short(&mut self) {
+    fn keep_log_short(&mut self, bytes: u64) {
+        if self.shared.closed().is_some() {
+            return;
+        }
         let (directory, disk) = (&self.shared.directory, self.shared.disk.as_ref());
-        let done = file::checkpoint_if_long(&self.connection, directory, disk);
+        let done = file::checkpoint_if_longer(&self.connection, (directory, disk), bytes);
         // Where a reader was in the way it is tried again after the next group.
         if let Err(error) = done
             && !is_busy(&error)
@@ -302,7 +327,12 @@ fn make_all(
         ..Made::default()
     };
     for wanted in group {
-        run("SAVEPOINT change")?;
+        // A savepoint keeps a copy of every page that is written after it.
+        let has_savepoint = !wanted.refuses_first();
+        if has_savepoint {
+            run("SAVEPOINT change")?;
+        }
+        let before = transaction.total_changes();
         let mut change = Change::new(&transaction, now, made.tree.clone());
         let stays = wanted.make(&mut change);
         if let Some(trouble) = change.trouble() {
@@ -313,10 +343,14 @@ fn make_all(
             made.tree = tree;
             made.deltas.add(&deltas);
             made.touched.extend(touched);
-        } else {
+        } else if has_savepoint {
             run("ROLLBACK TO change")?;
+        } else if transaction.total_changes() != before {
+            return Err(Trouble::Spoilt);
         }
-        run("RELEASE change")?;
+        if has_savepoint {
+            run("RELEASE change")?;
+        }
     }
     made.deltas.write(&transaction).map_err(failed)?;
     failpoint!("commands.before-sync");

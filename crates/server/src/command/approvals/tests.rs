@@ -483,8 +483,9 @@ async fn limits_hold_over_restarts_and_give_back_what_never_left() {
     let (beyond, state) = rig.propose(1).await;
     assert_eq!(state, State::Denied, "beyond the amount");
     let records = rig.records(beyond).await;
+    assert_eq!(records[0]["type"], "command.accepted");
     assert_eq!(
-        records[0]["body"]["reason_codes"],
+        records[1]["body"]["reason_codes"],
         json!(["limit", "amount"])
     );
     rig.wait(HOUR * 25);
