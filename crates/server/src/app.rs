@@ -357,6 +357,7 @@ impl App {
         let in_force = self.in_force();
         let store = self.store.clone();
         let ids: Vec<_> = records.iter().map(|record| record.id).collect();
+        let ledger = Arc::clone(&self.ledger);
         let read = move || {
             let accounting = ids
                 .iter()
@@ -364,9 +365,10 @@ impl App {
                 .collect::<Vec<_>>();
             // Letters that cannot be read now are named in health; their number stays in the totals.
             let letters = store.dead_letters().counts().unwrap_or_default();
-            (store.figures(), store.generations(), accounting, letters)
+            let (figures, generations) = (store.figures(), store.generations());
+            (figures, generations, accounting, letters, ledger.standing())
         };
-        let (figures, generations, accounting, letters) = blocking(read).await?;
+        let (figures, generations, accounting, letters, ledger) = blocking(read).await?;
         let readiness = self.decide_readiness(&lanes);
         let destinations = records
             .into_iter()
@@ -402,6 +404,8 @@ impl App {
             sources: self.tables.report(),
             replays: self.replays.counts(),
             commands: self.store.command_counts(),
+            ledger,
+            anchors: self.anchors.states(),
         })
     }
 
@@ -415,6 +419,7 @@ impl App {
         health.degraded.extend(self.accept.admission().findings());
         let sources = self.tables.report();
         health.degraded.extend(sources.iter().filter_map(unwell));
+        health.degraded.extend(self.ledger.findings());
         health.degraded.extend(self.anchors.findings());
         Readiness::decide(health, stopping, self.auth.openness(), lanes)
     }

@@ -24,6 +24,8 @@ pub enum Problem {
     Checkpoint,
     /// The checkpoint from outside is unreadable or not signed by a known key.
     Outside,
+    /// A witness that counts has not cosigned the checkpoint.
+    Witness,
     /// A line is no record in canonical form.
     Record,
     /// A record does not have the place that is next.
@@ -59,6 +61,7 @@ impl Problem {
             Self::Keys => "keys",
             Self::Checkpoint => "checkpoint",
             Self::Outside => "outside",
+            Self::Witness => "witness",
             Self::Record => "record",
             Self::Order => "order",
             Self::Beyond => "beyond",

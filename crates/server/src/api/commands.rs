@@ -20,6 +20,7 @@ use super::caller::{Caller, Operate, Propose, Read};
 use super::list::List;
 use crate::app::App;
 use crate::command::CommandError;
+use crate::command::assign::OWNER_BYTES_MAX;
 use crate::command::cancel::detail_of;
 use crate::command::desk::id_of;
 use crate::command::keys::Key;
@@ -52,6 +53,7 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/commands", get(list).post(propose))
         .route("/v1/commands/{id}", get(show))
+        .route("/v1/commands/{id}/assign", post(assign))
         .route("/v1/commands/{id}/cancel", post(cancel))
         .route("/v1/commands/{id}/undo", post(undo))
         .route("/v1/commands/{id}/replay", post(replay))
@@ -274,6 +276,32 @@ async fn list(
 #[serde(deny_unknown_fields)]
 struct Why {
     reason: Option<String>,
+}
+
+/// Who is to look after a command.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Assignment {
+    owner: String,
+    comment: Option<String>,
+}
+
+async fn assign(
+    Shared(app): Shared<Arc<App>>,
+    caller: Caller<Operate>,
+    Path(id): Path<String>,
+    Wish(to): Wish<Assignment>,
+) -> Result<Json<Value>, Problem> {
+    let owner = to.owner.trim();
+    if owner.is_empty() || owner.len() > OWNER_BYTES_MAX {
+        return Err(invalid(
+            "owner",
+            format!("expected 1 to {OWNER_BYTES_MAX} bytes"),
+        ));
+    }
+    let (by, owner) = (actor(&caller.principal, None), owner.to_owned());
+    let command = app.commands.assign(id_of(&id)?, by, owner, to.comment);
+    Ok(Json(body(&command.await?)))
 }
 
 async fn cancel(

@@ -24,8 +24,10 @@ use super::list::List;
 use crate::app::App;
 use crate::auth::{Principal, PrincipalKind};
 use crate::blocking::blocking;
+use crate::command::anchors::AnchorState;
 use crate::command::ledger::{Erasure, LedgerError};
 use crate::http::{Problem, ProblemType};
+use crate::telemetry::report::Report;
 
 /// Most records of a page: each has at most 64 KiB.
 const LISTED_MAX: u32 = 100;
@@ -41,6 +43,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/ledger/keys", get(keys))
         .route("/v1/ledger/anchors", get(anchors))
         .route("/v1/ledger/consistency", get(consistency))
+        .route("/v1/ledger/exports", post(export))
         .route("/v1/ledger/tile/{*path}", get(tile))
         .route("/v1/ledger/{idx}", get(show))
         .route("/v1/ledger/{idx}/proof", get(proof))
@@ -161,6 +164,41 @@ async fn keys(
     Ok(Json(List::whole(keys.into_iter().map(body).collect())))
 }
 
+/// How the ledger stands, in status.
+#[derive(Debug, Serialize)]
+pub(super) struct LedgerBody {
+    /// Records that were ever written.
+    records: u64,
+    /// Bytes on disk of commands, ledger and payloads, which are one file.
+    bytes: u64,
+    /// The newest signed checkpoint; `null` before the first.
+    checkpoint: Option<CheckpointBody>,
+    /// Second places.
+    anchors: Vec<AnchorBody>,
+}
+
+#[derive(Debug, Serialize)]
+struct CheckpointBody {
+    /// Records that it covers.
+    size: u64,
+    at: String,
+}
+
+impl LedgerBody {
+    pub(super) fn new(report: &Report) -> Option<Self> {
+        let standing = report.ledger.as_ref()?;
+        Some(Self {
+            records: standing.records,
+            bytes: standing.bytes,
+            checkpoint: standing.signed.map(|signed| CheckpointBody {
+                size: signed.size,
+                at: signed.at.to_string(),
+            }),
+            anchors: report.anchors.iter().map(AnchorBody::new).collect(),
+        })
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct AnchorBody {
     name: String,
@@ -173,17 +211,21 @@ struct AnchorBody {
     failure: Option<String>,
 }
 
+impl AnchorBody {
+    fn new(state: &AnchorState) -> Self {
+        Self {
+            name: state.name.clone(),
+            size: state.size,
+            at: state.at.map(|at| at.to_string()),
+            failures: state.failures,
+            failure: state.failure.clone(),
+        }
+    }
+}
+
 async fn anchors(State(app): State<Arc<App>>, _: Caller<Audit>) -> Json<List<AnchorBody>> {
-    let body = |state: crate::command::anchors::AnchorState| AnchorBody {
-        name: state.name,
-        size: state.size,
-        at: state.at.map(|at| at.to_string()),
-        failures: state.failures,
-        failure: state.failure,
-    };
-    Json(List::whole(
-        app.anchors.states().into_iter().map(body).collect(),
-    ))
+    let states = app.anchors.states();
+    Json(List::whole(states.iter().map(AnchorBody::new).collect()))
 }
 
 /// The proof that a record is in the tree of the newest checkpoint, as one text to carry.
@@ -302,6 +344,30 @@ fn entries(view: &View<'_>, tile: Tile) -> Result<Option<Vec<u8>>, CommandsError
     }))
 }
 
+/// An export that is about to be made.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExportBody {
+    /// A key of the ledger that is exported, so that no other server records it.
+    key: String,
+}
+
+#[derive(Debug, Serialize)]
+struct ExportedBody {
+    /// The record that says so.
+    idx: u64,
+}
+
+async fn export(
+    State(app): State<Arc<App>>,
+    caller: Caller<Audit>,
+    Wish(body): Wish<ExportBody>,
+) -> Result<Json<ExportedBody>, Problem> {
+    let idx = app.ledger.export(actor(&caller.principal), body.key).await;
+    let idx = idx.map_err(|error| refused(&error))?;
+    Ok(Json(ExportedBody { idx }))
+}
+
 /// A payload to erase.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -409,7 +475,7 @@ fn refused(error: &LedgerError) -> Problem {
     let kind = match error {
         LedgerError::NoPayload { .. } => ProblemType::NotFound,
         LedgerError::Unfit(_) => ProblemType::InvalidRequest,
-        LedgerError::NotEnded(_) => ProblemType::StateConflict,
+        LedgerError::NotEnded(_) | LedgerError::OtherLedger(_) => ProblemType::StateConflict,
         LedgerError::Commands(CommandsError::Busy) => ProblemType::Busy,
         LedgerError::Commands(CommandsError::NoSpace) => ProblemType::NoSpace,
         LedgerError::Commands(CommandsError::Stopping) => ProblemType::Stopping,

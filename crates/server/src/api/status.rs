@@ -15,6 +15,7 @@ use wayhold_model::admission::Measure;
 use super::attempts::RecordBody;
 use super::caller::{Caller, Read};
 use super::destinations::DestinationBody;
+use super::ledger::LedgerBody;
 use super::sources::SourceBody;
 use crate::app::App;
 use crate::http::Problem;
@@ -60,6 +61,8 @@ pub struct StatusBody {
     /// Tables that are read.
     sources: Vec<SourceBody>,
     store: StoreBody,
+    /// `null`: there never were any commands.
+    ledger: Option<LedgerBody>,
     /// The record of attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempts: Option<RecordBody>,
@@ -230,6 +233,7 @@ impl StatusBody {
                 .collect(),
             attempts: None,
             store: StoreBody::new(report),
+            ledger: LedgerBody::new(report),
         }
     }
 }

@@ -41,6 +41,17 @@ enum Verb {
         #[arg(long, requires = "evidence")]
         html: bool,
     },
+    /// Say who looks after a command that was given up, or of which nobody knows what became of it.
+    Assign {
+        /// Its id.
+        id: String,
+        /// Who.
+        #[arg(long, value_name = "NAME")]
+        to: String,
+        /// What they should know.
+        #[arg(long)]
+        comment: Option<String>,
+    },
     /// Take a command back of which nothing has happened yet.
     Cancel(Act),
     /// Have what a command did made up for, and before it whatever rests on it.
@@ -141,6 +152,14 @@ impl Commands {
                 ..
             } => evidence::show(&mut client, &id, html, output).await,
             Verb::Show { id, wait, .. } => show(&mut client, &id, wait.as_deref(), output).await,
+            Verb::Assign { id, to, comment } => {
+                let body = json!({ "owner": to, "comment": comment });
+                let path = path(["v1", "commands", &id, "assign"]);
+                let command = client.post(&path, Some(&body)).await?;
+                output.json(&command);
+                told(&command, output);
+                Ok(())
+            }
             Verb::Cancel(act) => {
                 let command = acted(&mut client, &act, "cancel").await?;
                 output.json(&command);

@@ -71,6 +71,20 @@ fn show(status: &Value, output: &mut Output) {
         bytes("/store/disk_free_bytes"),
         at("/store/idempotency/ids"),
     ));
+    if let Some(ledger) = status.get("ledger").filter(|ledger| !ledger.is_null()) {
+        let signed = match ledger.get("checkpoint").filter(|one| !one.is_null()) {
+            Some(checkpoint) => format!(
+                "{} of them signed at {}",
+                cell(checkpoint, "size"),
+                cell(checkpoint, "at")
+            ),
+            None => "none of them signed".to_owned(),
+        };
+        output.line(format!(
+            "ledger   {} records, {signed}",
+            cell(ledger, "records")
+        ));
+    }
     output.line("");
     let rows: Vec<_> = list(status, "/destinations").iter().map(row).collect();
     output.table(

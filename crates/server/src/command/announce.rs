@@ -9,6 +9,7 @@ use wayhold_store::NewEvent;
 use wayhold_store::commands::RequestRow;
 
 use super::approvals::{ApprovalError, Approvals};
+use super::records::{append, ourselves};
 
 /// The source of these events.
 pub const SOURCE: &str = "/approvals";
@@ -48,9 +49,17 @@ impl Approvals {
         };
         let to = Arc::new(DestinationSet::new([record.id]));
         let mut events = Vec::new();
-        let mut ids = Vec::new();
+        let mut told = Vec::new();
         for (row, command) in &waiting {
-            ids.push(row.request.id.clone());
+            let (id, command_id) = (row.request.id.clone(), row.request.command.clone());
+            let shown = json!({
+                "approval_id": id,
+                "channel": "event",
+                "destination": destination,
+                "escalated": row.request.escalated,
+                "presented_sha256": row.request.presented.to_string(),
+            });
+            told.push((id, command_id, shown));
             let event = event_of(row, command.as_ref());
             match event {
                 Ok(event) => events.push(NewEvent {
@@ -66,10 +75,12 @@ impl Approvals {
         }
         let appended = self.store.append(events).await;
         appended.map_err(|error| ApprovalError::Closed(error.to_string()))?;
-        let announced = ids.len();
+        let announced = told.len();
         let done = self.change(move |change| {
-            for id in &ids {
-                change.announce_request(id, true)?;
+            for (id, command, shown) in told {
+                change.announce_request(&id, true)?;
+                let stream = format!("cmd:{command}");
+                append(change, stream, "approval.presented", &ourselves(), &shown)?;
             }
             Ok::<_, ApprovalError>(announced)
         });

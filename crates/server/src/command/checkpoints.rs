@@ -19,6 +19,9 @@ const RECORDS: u64 = 1_000;
 /// How often it is looked whether there is anything to do.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
+/// How often the audit trail is followed.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+
 /// How often what is older than the retention is removed.
 const RETAIN_EVERY: Duration = Duration::from_secs(3_600);
 
@@ -49,6 +52,12 @@ pub async fn run(
                 Err(error) => tell(&error, "no checkpoint was signed"),
             }
         }
+        if now.duration_since(due.followed) >= FOLLOW_EVERY {
+            due.followed = now;
+            if let Err(error) = ledger.follow_destinations().await {
+                tell(&error, "the audit trail was not followed into the ledger");
+            }
+        }
         if now.duration_since(due.retained) >= RETAIN_EVERY || due.is_first_look {
             due.is_first_look = false;
             due.retained = now;
@@ -70,6 +79,7 @@ struct Due {
     /// Records at the last checkpoint, and when that was.
     signed: (u64, Instant),
     retained: Instant,
+    followed: Instant,
     is_first_look: bool,
 }
 
@@ -78,6 +88,7 @@ impl Due {
         Self {
             signed: (0, now),
             retained: now,
+            followed: now,
             is_first_look: true,
         }
     }

@@ -13,10 +13,14 @@ use wayhold_model::command::State;
 use wayhold_model::ledger::note::{Note, SigningNoteKey};
 use wayhold_model::ledger::{Actor, Checkpoint, Draft, Hash, NotCanonical, Trace};
 use wayhold_store::commands::{Change, Commands, CommandsError, Erasing};
-use wayhold_store::{OpenError, Store};
+use wayhold_store::{CatalogError, OpenError, Store};
 
 use super::ledger_key::{self, KeyError};
+use super::standing::{Signed, Signing, Standing};
 use crate::blocking::{Interrupted, blocking};
+
+/// Stream of who took the ledger out.
+const EXPORTS_STREAM: &str = "ledger:exports";
 
 /// Stream of what is removed by age.
 const RETENTION_STREAM: &str = "ledger:retention";
@@ -27,6 +31,9 @@ pub enum LedgerError {
     /// The file of commands.
     #[error(transparent)]
     Commands(#[from] CommandsError),
+    /// The audit trail.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
     /// The key.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -52,6 +59,9 @@ pub enum LedgerError {
     /// The command of the record needs what is to be erased. Cancel it, or wait for its end.
     #[error("the command is {}; what it says can be erased once it has ended", .0.name())]
     NotEnded(State),
+    /// Whoever asks speaks of another ledger than this server's.
+    #[error("this server's ledger has no key {0}; ask the server of the data directory")]
+    OtherLedger(String),
     /// The system gives no randomness.
     #[error("no random bytes for a key: {0}")]
     Random(std::io::Error),
@@ -80,6 +90,7 @@ pub struct Ledger {
     origin: Option<String>,
     /// The key once it is introduced; held while it is being looked for.
     key: Mutex<Option<SigningNoteKey>>,
+    signing: Signing,
     stopped: AtomicBool,
 }
 
@@ -91,8 +102,13 @@ impl Ledger {
             data,
             origin,
             key: Mutex::default(),
+            signing: Signing::default(),
             stopped: AtomicBool::new(false),
         }
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.store
     }
 
     /// Commands, where there ever were some.
@@ -121,7 +137,28 @@ impl Ledger {
     pub async fn begin(&self) -> Result<(), LedgerError> {
         let store = self.store.clone();
         let commands = blocking(move || store.commands()).await??;
-        self.key_of(&commands).await.map(drop)
+        self.key_of(&commands).await?;
+        let kept = blocking(move || commands.read(|view| view.checkpoint())).await??;
+        if let Some((size, at, _)) = kept {
+            self.signing.signed(Signed { size, at });
+        }
+        self.follow_destinations().await
+    }
+
+    /// How it stands; `None` where there is none. Blocking, for a moment.
+    pub fn standing(&self) -> Option<Standing> {
+        let commands = self.commands()?;
+        Some(Standing {
+            records: *commands.ledger().borrow(),
+            bytes: commands.bytes(),
+            signed: self.signing.newest(),
+        })
+    }
+
+    /// What is not as it should be, in sentences.
+    pub fn findings(&self) -> Option<String> {
+        let why = self.signing.failure()?;
+        Some(format!("ledger: no checkpoint was signed: {why}"))
     }
 
     /// Signs a checkpoint over every record; the one before where nothing came since. `None` without any record.
@@ -129,6 +166,14 @@ impl Ledger {
     /// # Errors
     /// It cannot be signed or kept.
     pub async fn checkpoint(&self) -> Result<Option<Note>, LedgerError> {
+        let signed = self.sign().await;
+        if let Err(error) = &signed {
+            self.signing.failed(error.to_string());
+        }
+        signed
+    }
+
+    async fn sign(&self) -> Result<Option<Note>, LedgerError> {
         let Some(commands) = self.commands() else {
             return Ok(None);
         };
@@ -138,11 +183,12 @@ impl Ledger {
             reader.read(|view| Ok::<_, CommandsError>((view.ledger_head()?, view.checkpoint()?)))
         })
         .await??;
-        if let Some((size, _, note)) = kept
+        if let Some((size, at, note)) = kept
             && size == head.size
             && let Ok(note) = note.parse::<Note>()
             && note.is_signed_by(key.public())
         {
+            self.signing.signed(Signed { size, at });
             return Ok(Some(note));
         }
         let checkpoint = Checkpoint {
@@ -152,10 +198,36 @@ impl Ledger {
         };
         let note = checkpoint.sign(&key);
         let text = note.to_string();
-        commands
-            .change(move |change| change.keep_checkpoint(head.size, &text))
-            .await?;
+        let kept = commands.change(move |change| {
+            change.keep_checkpoint(head.size, &text)?;
+            Ok::<_, CommandsError>(change.now())
+        });
+        let (size, at) = (head.size, kept.await?);
+        self.signing.signed(Signed { size, at });
         Ok(Some(note))
+    }
+
+    /// Records that somebody takes the ledger out, before they do; the record's place. `verifier` is a key of the
+    /// ledger that is taken.
+    ///
+    /// # Errors
+    /// That is another ledger than this one, or nothing can be recorded.
+    pub async fn export(&self, by: Actor, verifier: String) -> Result<u64, LedgerError> {
+        let Some(commands) = self.commands() else {
+            return Err(LedgerError::OtherLedger(verifier));
+        };
+        commands
+            .change(move |change| {
+                let known = change.ledger_keys()?;
+                if known.iter().all(|key| key.verifier != verifier) {
+                    return Err(LedgerError::OtherLedger(verifier));
+                }
+                let body = json!({ "size": change.ledger_size()? });
+                let (stream, trace) = (EXPORTS_STREAM.to_owned(), Trace::default());
+                let draft = Draft::new(stream, "export.created", &by, &trace, &body)?;
+                Ok(change.append(&draft)?)
+            })
+            .await
     }
 
     /// Erases a payload and its salt, and records who asked and why. No hash changes.
@@ -184,7 +256,8 @@ impl Ledger {
                     Erasing::NotEnded(state) => return Err(LedgerError::NotEnded(state)),
                 }
                 let draft = Draft::new(stream, "redaction.applied", &by, &Trace::default(), &body)?;
-                Ok(change.append(&draft)?)
+                let idx = change.append(&draft)?;
+                Ok(idx)
             })
             .await
     }

@@ -20,6 +20,7 @@ pub mod outcome;
 mod sendable;
 pub mod track;
 
+pub mod assign;
 pub mod cancel;
 pub mod care;
 pub mod reconcile;
@@ -42,6 +43,8 @@ pub mod ledger_key;
 
 pub mod anchors;
 pub mod checkpoints;
+pub mod destinations;
+pub mod standing;
 
 pub mod evidence;
 

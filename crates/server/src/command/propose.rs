@@ -139,6 +139,10 @@ impl CommandDesk {
             if let Some(of) = new.compensates {
                 begin_compensation(change, of, new.id, state, &by_whom)?;
             }
+            if let Some(of) = new.replays {
+                let body = json!({ "by_command": new.id.to_string() });
+                write(change, of, "command.superseded", &by_whom, &body)?;
+            }
             let proposed = Proposed {
                 id: new.id,
                 kind,

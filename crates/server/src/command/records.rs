@@ -98,9 +98,13 @@ pub fn moved(
     if !change.move_command(id, step)? {
         return Ok(false);
     }
-    let Transition { to, reason, .. } = step;
+    let Transition { from, to, reason } = step;
     let body = body_of(step);
     write(change, id, "command.state", by, &body)?;
+    if from == State::Dead {
+        let body = json!({ "resolution": to.name(), "reason": reason });
+        write(change, id, "dlq.resolved", by, &body)?;
+    }
     match to {
         State::Cancelled => write(change, id, "command.cancelled", by, &body)?,
         State::Expired => write(change, id, "command.expired", by, &body)?,

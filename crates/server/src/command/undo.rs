@@ -11,6 +11,7 @@ use wayhold_store::commands::{Command, View};
 use super::desk::{CommandDesk, CommandError};
 use super::proposal::{Proposal, Rationale};
 use super::propose::{Proposed, Proposer};
+use super::records::write;
 
 /// Most commands that one undo makes up for: beyond, a person should look at them one by one.
 const STEPS_MAX: usize = 64;
@@ -79,6 +80,20 @@ impl CommandDesk {
                 wrong("and it has not what the compensation's arguments are made of")
             })?;
             planned.push((step, compensation.kind, arguments));
+        }
+        if planned.iter().any(|(step, ..)| step.at_work.is_none()) {
+            let plan = planned.iter().map(|(step, kind, _)| {
+                json!({
+                    "of_command": step.command.new.id.to_string(),
+                    "kind": kind,
+                })
+            });
+            let plan = json!({ "plan": plan.collect::<Vec<_>>(), "reason": reason });
+            let actor = by.actor.clone();
+            let written = self
+                .commands()?
+                .change(move |change| write(change, id, "compensation.planned", &actor, &plan));
+            written.await?;
         }
         let mut proposed: Vec<Proposed> = Vec::new();
         for (step, kind, arguments) in planned {

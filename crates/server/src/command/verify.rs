@@ -8,6 +8,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
 use wayhold_model::ledger::commitment::commit;
+use wayhold_model::ledger::cosignature::cosigned_at;
 use wayhold_model::ledger::examine::{Examination, Examined, Finding, Problem};
 use wayhold_model::ledger::export::{self, Keys};
 use wayhold_model::ledger::note::{NOTE_BYTES_MAX, Note, VerifierKey};
@@ -27,6 +28,8 @@ pub struct Trusted {
     pub keys: Vec<VerifierKey>,
     /// The text of a checkpoint that was kept outside.
     pub checkpoint: Option<Vec<u8>>,
+    /// Keys of witnesses, each of which must have cosigned that checkpoint, or the export's where there is none.
+    pub witnesses: Vec<VerifierKey>,
 }
 
 /// What was proven of a good export.
@@ -50,6 +53,8 @@ pub struct Verified {
     pub erased: u64,
     /// Records that the checkpoint from outside covers.
     pub outside: Option<u64>,
+    /// Names of the witnesses that cosigned, with the time that each gave, in seconds since the epoch.
+    pub witnessed: Vec<(String, u64)>,
 }
 
 impl Verified {
@@ -105,8 +110,8 @@ pub fn verify(dir: &Path, trusted: &Trusted) -> Result<Verified, Finding> {
     let note = read_limited(&dir.join(export::CHECKPOINT), NOTE_BYTES_MAX as u64);
     let note = note.map_err(|error| Finding::of_export(Problem::Checkpoint, error))?;
     let (checkpoint, key) = open(&note, keys, Problem::Checkpoint)?;
-    let outside = trusted.checkpoint.as_deref();
-    let outside = outside
+    let outside_note = trusted.checkpoint.as_deref();
+    let outside = outside_note
         .map(|note| open(note, keys, Problem::Outside))
         .transpose()?;
     if let Some((outside, _)) = &outside
@@ -115,6 +120,9 @@ pub fn verify(dir: &Path, trusted: &Trusted) -> Result<Verified, Finding> {
         let words = format!("the checkpoint from outside is of {}", outside.origin);
         return Err(Finding::of_export(Problem::Outside, words));
     }
+
+    let witnessed = outside_note.unwrap_or(&note);
+    let witnessed = witnesses(witnessed, &trusted.witnesses)?;
 
     let leaves = read_limited(&dir.join(export::LEAVES), u64::MAX - 1).ok();
     let leaves = leaves.and_then(|bytes| String::from_utf8(bytes).ok());
@@ -139,7 +147,24 @@ pub fn verify(dir: &Path, trusted: &Trusted) -> Result<Verified, Finding> {
         payloads,
         erased,
         outside: outside.map(|(outside, _)| outside.head.size),
+        witnessed,
     })
+}
+
+/// Who cosigned a checkpoint that was opened before, and when.
+fn witnesses(note: &[u8], keys: &[VerifierKey]) -> Result<Vec<(String, u64)>, Finding> {
+    let note = std::str::from_utf8(note)
+        .ok()
+        .and_then(|text| text.parse::<Note>().ok());
+    let cosigned = keys.iter().map(|key| {
+        let at = note.as_ref().and_then(|note| cosigned_at(note, key));
+        let missing = || {
+            let words = format!("the checkpoint is not cosigned by {}", key.name());
+            Finding::of_export(Problem::Witness, words)
+        };
+        Ok((key.name().to_owned(), at.ok_or_else(missing)?))
+    });
+    cosigned.collect()
 }
 
 fn read_keys(dir: &Path) -> Result<Keys, Finding> {

@@ -1,6 +1,7 @@
 //! The page that `/metrics` serves, in Prometheus' text format. Every metric, its labels and its
 //! meaning are in `docs/metrics.md`; a test holds this page against it.
 
+mod ledger;
 mod page;
 
 use std::fmt;
@@ -58,6 +59,7 @@ impl Collector for Scrape {
         destinations(&mut page, &self.report)?;
         sources(&mut page, &self.report)?;
         under_way(&mut page, &self.report)?;
+        ledger::ledger(&mut page, &self.report)?;
         store(&mut page, &self.report)?;
         shards(&mut page, &self.report)?;
         process(&mut page, &self.metrics, &self.report)

@@ -11,6 +11,8 @@ use wayhold_store::{Figures, GenerationFigures, Health, Recovery};
 
 use super::accounting::Accounting;
 use crate::auth::Openness;
+use crate::command::anchors::AnchorState;
+use crate::command::standing::Standing;
 use crate::dispatch::{LaneSnapshot, LaneState};
 use crate::ingest::LimitReport;
 use crate::source::SourceReport;
@@ -46,6 +48,10 @@ pub struct Report {
     pub replays: Vec<(ReplayState, u64)>,
     /// Commands by state; `None` where there never were any.
     pub commands: Option<Counts>,
+    /// How the ledger stands; `None` where there never were any commands.
+    pub ledger: Option<Standing>,
+    /// How its second places are, by name.
+    pub anchors: Vec<AnchorState>,
 }
 
 /// One destination at one moment.
@@ -157,6 +163,7 @@ pub(crate) mod tests {
     use wayhold_store::LaneTotals;
 
     use super::*;
+    use crate::command::standing::Signed;
     use crate::config::Mode;
     use crate::source::outbox_table::{Lag, Snapshot};
 
@@ -219,6 +226,21 @@ pub(crate) mod tests {
             }],
             replays: vec![(ReplayState::Running, 2), (ReplayState::Paused, 0)],
             commands: Some(Counts::default()),
+            ledger: Some(Standing {
+                records: 7,
+                bytes: 4_096,
+                signed: Some(Signed {
+                    size: 5,
+                    at: Timestamp::from_micros(500_000),
+                }),
+            }),
+            anchors: vec![AnchorState {
+                name: "notary".to_owned(),
+                size: Some(3),
+                at: Some(Timestamp::from_micros(1_000_000)),
+                failures: 2,
+                failure: None,
+            }],
             destinations: destinations
                 .iter()
                 .map(|(name, totals)| DestinationReport {

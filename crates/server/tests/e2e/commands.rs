@@ -315,12 +315,25 @@ fn an_unknown_outcome_is_asked_for_and_never_sent_again_blindly() {
         (&json!("dead"), 1),
         "{dead}"
     );
+    let assign = format!("/v1/commands/{blind}/assign");
+    server.post(&assign, r#"{"owner":"ada","comment":"ask the bank"}"#);
+    assert_eq!(
+        server.ask("POST", &assign, &[], br#"{"owner":" "}"#).status,
+        400
+    );
     let path = format!("/v1/commands/{blind}/reconcile");
     assert_eq!(server.ask("POST", &path, &[], b"{}").status, 409);
     assert_eq!(
         server.post(&path, r#"{"as":"succeeded"}"#)["state"],
         "succeeded"
     );
+    let letters: Vec<_> = types(&records(&server, &blind))
+        .into_iter()
+        .filter(|kind| kind.starts_with("dlq."))
+        .collect();
+    assert_eq!(letters, ["dlq.entered", "dlq.assigned", "dlq.resolved"]);
+    let late = server.ask("POST", &assign, &[], br#"{"owner":"ada"}"#);
+    assert_eq!(late.status, 409, "{}", late.text());
     // The target says that it is not there: it is sent again, and said to be there: it is done.
     let lost = propose(
         &server,
@@ -410,8 +423,21 @@ fn undoing_makes_up_for_what_rests_on_it_first_and_asking_twice_plans_nothing_ne
         sent[2..],
         [r#"{"po":7,"sku":"2"}"#, r#"{"po":7,"sku":"1"}"#]
     );
+    let planned = |id| {
+        types(&records(&server, id))
+            .into_iter()
+            .filter(|kind| kind == "compensation.planned")
+            .count()
+    };
+    assert_eq!((planned(&first), planned(&rests)), (1, 0));
     // Done again, it is another command.
     let replayed = server.post(&format!("/v1/commands/{first}/replay"), "{}");
+    let of_first = records(&server, &first);
+    let last = of_first.last().unwrap();
+    assert_eq!(
+        (&last["type"], &last["body"]["by_command"]),
+        (&json!("command.superseded"), &replayed["id"])
+    );
     let replayed = ended(&server, replayed["id"].as_str().unwrap());
     assert_eq!(
         (&replayed["state"], &replayed["replays"]),

@@ -244,8 +244,8 @@ impl Commands {
         with(&self.shared.readers.one()?)
     }
 
-    /// Bytes of the file and its log.
-    pub(crate) fn bytes(&self) -> u64 {
+    /// Bytes of the file and its log. Blocking, for a moment.
+    pub fn bytes(&self) -> u64 {
         let path = file::path_in(&self.shared.directory);
         let log = crate::disk::with_suffix(&path, "-wal");
         [path.as_path(), log.as_ref()]

@@ -2,16 +2,20 @@
 
 use std::path::PathBuf;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::cli::client::{Client, ServerArguments};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::Output;
 use crate::command::export::{ExportError, export};
+use crate::command::ledger_key;
 
-/// Write the ledger as files that anybody can check, with a checkpoint signed now. Works on a stopped store, which it
-/// leaves as it is, and beside a running server.
+/// Write the ledger as files that anybody can check, with a checkpoint signed now. Works beside a running server, which
+/// puts it on record first, and on a stopped store, which it leaves as it is.
 #[derive(Debug, clap::Args)]
 pub(super) struct Export {
+    #[command(flatten)]
+    server: ServerArguments,
     /// The data directory.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
@@ -25,7 +29,8 @@ impl Export {
     ///
     /// # Errors
     /// Not found where there is no ledger; failed where it cannot be read, signed or written.
-    pub(super) fn run(self, output: &mut Output) -> Result<(), Failure> {
+    pub(super) async fn run(self, output: &mut Output) -> Result<(), Failure> {
+        let recorded = self.record().await;
         let exported = export(&self.data, &self.out).map_err(|error| {
             let exit = match error {
                 ExportError::None => Exit::NotFound,
@@ -37,6 +42,8 @@ impl Export {
             "records": exported.records,
             "size": exported.size,
             "payloads": exported.payloads,
+            "recorded": recorded.as_ref().ok(),
+            "not_recorded": recorded.as_ref().err(),
             "checkpoint": exported.checkpoint.to_string(),
         }));
         let out = self.out.display();
@@ -44,6 +51,22 @@ impl Export {
             "{} records and {} payloads in {out}; check them with: wayhold ledger verify {out}",
             exported.records, exported.payloads
         ));
+        output.line(match recorded {
+            Ok(idx) => format!("record {idx} says that it was made, and by whom"),
+            Err(why) => format!("no record says that it was made: {why}"),
+        });
         Ok(())
+    }
+
+    /// Has the running server of the data directory put it on record; the record's place, or why there is none.
+    async fn record(&self) -> Result<u64, String> {
+        let key = ledger_key::load(&self.data).map_err(|error| error.to_string())?;
+        let key = key.ok_or("nothing ever signed")?.public().to_string();
+        let words = |failure: Failure| failure.message;
+        let mut client = Client::new(&self.server).map_err(words)?;
+        let body = json!({ "key": key });
+        let answer = client.post("/v1/ledger/exports", Some(&body)).await;
+        let idx = answer.map_err(words)?.get("idx").and_then(Value::as_u64);
+        idx.ok_or_else(|| "the server does not say which".to_owned())
     }
 }

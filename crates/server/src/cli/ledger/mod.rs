@@ -1,6 +1,7 @@
 //! `wayhold ledger`: the record of commands and decisions, shown, exported and checked.
 
 mod export;
+mod prove;
 mod show;
 mod verify;
 
@@ -21,6 +22,7 @@ pub struct Ledger {
 enum Verb {
     Show(show::Show),
     Export(export::Export),
+    Prove(prove::Prove),
     Verify(verify::Verify),
 }
 
@@ -32,7 +34,8 @@ impl Ledger {
     pub fn run(self, output: &mut Output) -> Result<(), Failure> {
         match self.verb {
             Verb::Show(show) => block_on(show.run(output)),
-            Verb::Export(export) => export.run(output),
+            Verb::Export(export) => block_on(export.run(output)),
+            Verb::Prove(prove) => block_on(prove.run(output)),
             Verb::Verify(verify) => verify.run(output),
         }
     }

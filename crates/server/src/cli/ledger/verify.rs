@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use serde_json::json;
+use wayhold_model::Timestamp;
 use wayhold_model::ledger::examine::Finding;
-use wayhold_model::ledger::note::VerifierKey;
+use wayhold_model::ledger::note::{Algorithm, VerifierKey};
 
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::Output;
@@ -24,6 +25,10 @@ pub(super) struct Verify {
     /// repeated.
     #[arg(long, value_name = "KEY")]
     key: Vec<String>,
+    /// The public key of a witness (C2SP tlog-cosignature) that must have cosigned the checkpoint from elsewhere, or the
+    /// export's where none is given; may be repeated.
+    #[arg(long, value_name = "KEY")]
+    witness: Vec<String>,
 }
 
 impl Verify {
@@ -49,18 +54,32 @@ impl Verify {
     }
 
     fn trusted(&self) -> Result<Trusted, Failure> {
-        let keys = self.key.iter().map(|text| {
-            let key = text.parse::<VerifierKey>();
-            key.map_err(|error| Failure::usage(format!("--key {text}: {error}")))
-        });
+        let read = |flag: &str, texts: &[String]| {
+            let keys = texts.iter().map(|text| {
+                let key = text.parse::<VerifierKey>();
+                key.map_err(|error| Failure::usage(format!("{flag} {text}: {error}")))
+            });
+            keys.collect::<Result<Vec<_>, _>>()
+        };
+        let witnesses = read("--witness", &self.witness)?;
+        if let Some(other) = witnesses
+            .iter()
+            .find(|key| key.algorithm() != Algorithm::Cosignature)
+        {
+            let words = format!(
+                "--witness {other}: expected a key that cosigns, whose bytes begin with 04"
+            );
+            return Err(Failure::usage(words));
+        }
         let checkpoint = self.checkpoint.as_ref().map(|path| {
             std::fs::read(path).map_err(|error| {
                 Failure::usage(format!("--checkpoint {}: {error}", path.display()))
             })
         });
         Ok(Trusted {
-            keys: keys.collect::<Result<_, _>>()?,
+            keys: read("--key", &self.key)?,
             checkpoint: checkpoint.transpose()?,
+            witnesses,
         })
     }
 }
@@ -79,6 +98,7 @@ fn report(verified: &Verified, output: &mut Output) {
         "payloads": verified.payloads,
         "erased": verified.erased,
         "outside_size": verified.outside,
+        "witnesses": verified.witnessed.iter().map(|(name, at)| json!({ "name": name, "at": at })).collect::<Vec<_>>(),
         "not_proven": not_proven,
     }));
     output.line("ok");
@@ -90,6 +110,12 @@ fn report(verified: &Verified, output: &mut Output) {
     if let Some(size) = verified.outside {
         output.line(format!(
             "they continue the {size} records of the checkpoint from outside"
+        ));
+    }
+    for (name, at) in &verified.witnessed {
+        let at = Timestamp::from_micros(at.saturating_mul(1_000_000));
+        output.line(format!(
+            "{name} saw the checkpoint at {at}, and that it continues those that it saw before"
         ));
     }
     output.line("not proven:");

@@ -35,6 +35,12 @@ fn samples_carry_their_values_and_labels() {
         r#"wayhold_replays{state="running"} 2"#,
         r#"wayhold_destination_state{destination="orders",state="running"} 1"#,
         r#"wayhold_destination_state{destination="orders",state="paused"} 0"#,
+        "wayhold_ledger_records 7.0",
+        "wayhold_ledger_checkpoint_records 5.0",
+        "wayhold_ledger_checkpoint_age_seconds 1.5",
+        r#"wayhold_ledger_anchor_records{anchor="notary"} 3.0"#,
+        r#"wayhold_ledger_anchor_age_seconds{anchor="notary"} 1.0"#,
+        r#"wayhold_ledger_anchor_failures_total{anchor="notary"} 2"#,
         "# TYPE wayhold_sync_duration_seconds histogram",
     ] {
         assert!(

@@ -120,6 +120,14 @@ impl Export {
         fs::write(self.path("records.jsonl"), bytes).unwrap();
     }
 
+    /// The checkpoint that was kept outside, as a file.
+    fn outside_file(&self) -> Option<PathBuf> {
+        let outside = self.outside.as_ref()?;
+        let file = self.dir.with_extension("outside");
+        fs::write(&file, outside).unwrap();
+        Some(file)
+    }
+
     fn stranger() -> SigningNoteKey {
         key([9; 32])
     }
@@ -450,6 +458,7 @@ fn judged(export: &Export) -> (String, Option<i32>) {
     let trusted = Trusted {
         keys: Vec::new(),
         checkpoint: export.outside.clone().map(String::into_bytes),
+        witnesses: Vec::new(),
     };
     match verify(&export.dir, &trusted) {
         Ok(_) => ("ok".to_owned(), Some(0)),
@@ -464,9 +473,7 @@ fn line(problem: &str, record: Option<impl ToString>) -> String {
 
 /// What a program says: its first line, and how it ends.
 fn said(program: &mut Command, export: &Export) -> (String, Option<i32>) {
-    if let Some(outside) = &export.outside {
-        let file = export.dir.with_extension("outside");
-        fs::write(&file, outside).unwrap();
+    if let Some(file) = export.outside_file() {
         program.arg("--checkpoint").arg(file);
     }
     let output = program.arg(&export.dir).output().unwrap();
@@ -504,15 +511,14 @@ fn the_second_verifier_passes_its_own_tests() {
     }
 }
 
-/// The other verifier and the command line are asked about one export of each kind; with WAYHOLD_LEDGER_DAMAGE=all about
-/// all of them.
+/// Every export is judged by both verifiers, the other one in a single process; the command line is asked about one export
+/// of each kind, and with WAYHOLD_LEDGER_DAMAGE=all about all of them.
 #[test]
 fn two_verifiers_say_of_200_damaged_exports_what_was_done_to_them() {
     let all = std::env::var_os("WAYHOLD_LEDGER_DAMAGE").is_some();
     let root = tempfile::tempdir().unwrap();
-    let python = independent();
     let size = Example::new().entries.len();
-    let mut wrong = Vec::new();
+    let mut damaged = Vec::new();
     for number in 0..EXPORTS.next_multiple_of(KINDS.len()) {
         let (kind, damage) = KINDS[number % KINDS.len()];
         // Every turn hits other places: the first record, the last, and ones between.
@@ -520,23 +526,55 @@ fn two_verifiers_say_of_200_damaged_exports_what_was_done_to_them() {
         let at = [13, 0, size - 1, 22, 37][turn % 5];
         let mut export = Export::new(root.path(), number);
         let (problem, record) = damage(&mut export, at);
-        let expected = (line(problem, record), Some(1));
-        let mut verdicts = vec![("verify", judged(&export))];
-        if all || turn == 0 {
-            let mut ours = Command::new(env!("CARGO_BIN_EXE_wayhold"));
-            verdicts.push(("wayhold", said(ours.args(["ledger", "verify"]), &export)));
-            if let Some(python) = &python {
-                let mut theirs = Command::new(python);
-                verdicts.push(("python", said(&mut theirs, &export)));
-            }
+        damaged.push((format!("{kind} at {at}"), line(problem, record), export));
+    }
+    let mut wrong = Vec::new();
+    let mut hold = |verifier: &str, what: &str, verdict: &(String, Option<i32>), expected: &str| {
+        if *verdict != (expected.to_owned(), Some(1)) {
+            wrong.push(format!(
+                "{verifier}, {what}: {verdict:?}, expected {expected}"
+            ));
         }
-        for (verifier, verdict) in verdicts {
-            if verdict != expected {
-                wrong.push(format!(
-                    "{verifier}, {kind} at {at}: {verdict:?}, expected {expected:?}"
-                ));
-            }
+    };
+    for (number, (what, expected, export)) in damaged.iter().enumerate() {
+        hold("verify", what, &judged(export), expected);
+        if all || number < KINDS.len() {
+            let mut ours = Command::new(env!("CARGO_BIN_EXE_wayhold"));
+            let said = said(ours.args(["ledger", "verify"]), export);
+            hold("wayhold", what, &said, expected);
+        }
+    }
+    if let Some(python) = independent() {
+        let exports = damaged.iter().map(|(_, _, export)| export);
+        let verdicts = said_of_many(&python, exports);
+        assert_eq!(verdicts.len(), damaged.len(), "{verdicts:?}");
+        for ((what, expected, _), verdict) in damaged.iter().zip(verdicts) {
+            hold("python", what, &(verdict, Some(1)), expected);
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What the other verifier says of each, asked in one process.
+fn said_of_many<'e>(python: &Path, exports: impl Iterator<Item = &'e Export>) -> Vec<String> {
+    let mut asked = String::new();
+    for export in exports {
+        asked.push_str(export.dir.to_str().unwrap());
+        if let Some(outside) = export.outside_file() {
+            asked.push('\t');
+            asked.push_str(outside.to_str().unwrap());
+        }
+        asked.push('\n');
+    }
+    let list = tempfile::NamedTempFile::new().unwrap();
+    fs::write(list.path(), asked).unwrap();
+    let output = Command::new(python)
+        .arg("many")
+        .stdin(fs::File::open(list.path()).unwrap())
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    said.lines().map(str::to_owned).collect()
 }

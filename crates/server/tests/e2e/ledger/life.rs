@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 use wayhold::clock::SystemClock;
@@ -41,12 +41,18 @@ fn write(data: &Path, count: u64) -> String {
     first.unwrap()
 }
 
-fn export(folder: &Path, out: &str) {
-    let exported = run(
-        folder,
-        &["ledger", "export", "--data", "data", "--out", out],
-    );
+/// Exports; what was said. No server is where it is asked to put it on record.
+fn export(folder: &Path, out: &str) -> String {
+    export_of("http://127.0.0.1:1", folder, out)
+}
+
+fn export_of(server: &str, folder: &Path, out: &str) -> String {
+    let arguments = [
+        "ledger", "export", "--server", server, "--data", "data", "--out", out,
+    ];
+    let exported = run(folder, &arguments);
     assert_eq!(exported.status.code(), Some(0), "{}", stderr(&exported));
+    stdout(&exported)
 }
 
 /// Every file below a directory, with its bytes and the time of its last change.
@@ -110,31 +116,92 @@ fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_
     let erased = erase(&server, &commitment);
     show(folder, &server);
 
-    // Beside the running server, and then of the stopped store, which shows no trace of it.
-    export(folder, "running");
+    // Beside the running server, which puts it on record first, and then of the stopped store, which shows no trace of it.
+    let words = export_of(&server.url(), folder, "running");
     let running = folder.join("running");
     let verified = verify(&running, &Trusted::default()).unwrap();
     assert_eq!((verified.payloads, verified.erased), (4, 1));
     let size = verified.size;
     assert!(size > erased);
+    let records = fs::read_to_string(running.join("records.jsonl")).unwrap();
+    let records = records
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let exports: Vec<_> = records
+        .filter(|record| record["type"] == "export.created")
+        .collect();
+    assert_eq!(exports.len(), 1);
+    assert_eq!(exports[0]["body"]["size"], exports[0]["idx"]);
+    assert_eq!(exports[0]["stream"], "ledger:exports");
+    let told = format!("record {} says that it was made", exports[0]["idx"]);
+    assert!(words.contains(&told), "{words}");
+    let stranger = json!({ "key": "ledger.example/demo+7b8488d1+AQOhB7/zzhC+HXDdGOdLwJln5NYwm6UNXx3chmQSVTG4" });
+    let stranger = server.ask(
+        "POST",
+        "/v1/ledger/exports",
+        &[],
+        stranger.to_string().as_bytes(),
+    );
+    assert_eq!(stranger.status, 409, "{}", stranger.text());
+    follow_destinations(&server);
     assert!(server.terminate().success());
     let before = trace(&data);
-    export(folder, "stopped");
+    let words = export(folder, "stopped");
+    assert!(
+        words.contains("no record says that it was made: http://127.0.0.1:1"),
+        "{words}"
+    );
     let stopped = folder.join("stopped");
     assert!(trace(&data) == before, "the export left a trace");
     let outside = fs::read(running.join("checkpoint")).unwrap();
     let trusted = Trusted {
         checkpoint: Some(outside),
-        keys: Vec::new(),
+        ..Trusted::default()
     };
     assert_eq!(verify(&stopped, &trusted).unwrap().outside, Some(size));
 
     // The last checkpoint was signed at the stop, so proofs are there at once after the next start.
     let server = Server::start(folder, &[]);
+    let status = server.get("/v1/status");
+    assert!(
+        status["ledger"]["records"].as_u64() > Some(size),
+        "{status}"
+    );
+    assert!(status["ledger"]["bytes"].as_u64() > Some(0), "{status}");
+    assert!(
+        status["ledger"]["checkpoint"]["size"].as_u64() >= Some(size),
+        "{status}"
+    );
+    assert_eq!(status["ledger"]["anchors"], json!([]));
     prove(&server, &stopped, size);
     assert!(server.terminate().success());
 
     rotate(folder, &trusted, size);
+}
+
+/// Who stops a destination and lets it go on is on record, once for each time.
+fn follow_destinations(server: &Server) {
+    let body = json!({ "reason": "maintenance" }).to_string();
+    let mut expected = Vec::new();
+    for (verb, kind) in [
+        ("pause", "destination.paused"),
+        ("resume", "destination.resumed"),
+    ] {
+        server.post(&format!("/v1/destinations/delivered/{verb}"), &body);
+        expected.push(kind);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let records = server.get("/v1/ledger?stream=dest:delivered");
+            let records = records["items"].as_array().unwrap();
+            let kinds: Vec<_> = records.iter().map(|record| &record["type"]).collect();
+            if kinds == expected {
+                assert_eq!(records[0]["body"]["reason"], "maintenance");
+                break;
+            }
+            assert!(Instant::now() < deadline, "{kinds:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
 }
 
 /// A record's payload is erased, once, and the record that says so lies beside it; its place.
@@ -202,6 +269,33 @@ fn prove(server: &Server, stopped: &Path, size: u64) {
             .check(lines.lines().nth(2).unwrap().as_bytes(), &keys.keys)
             .is_err()
     );
+    // As a person asks, with the key and the checkpoint that they kept.
+    let folder = stopped.parent().unwrap();
+    let url = server.url();
+    let kept = stopped.join("checkpoint");
+    let key = keys.keys[0].to_string();
+    let ask = |more: &[&str]| {
+        run(
+            folder,
+            &[&["ledger", "prove", "--server", &url][..], more].concat(),
+        )
+    };
+    let told = ask(&["3", "--key", &key]);
+    assert!(
+        stdout(&told).starts_with("c2sp.org/tlog-proof@v1\nindex 3\n"),
+        "{}",
+        stderr(&told)
+    );
+    let told = ask(&["--since", kept.to_str().unwrap()]);
+    assert!(stdout(&told).contains("continue the"), "{}", stderr(&told));
+    let stranger = "ledger.example/demo+7b8488d1+AQOhB7/zzhC+HXDdGOdLwJln5NYwm6UNXx3chmQSVTG4";
+    assert_eq!(ask(&["3", "--key", stranger]).status.code(), Some(1));
+    let other = folder.join("forged");
+    let forged = fs::read_to_string(&kept).unwrap();
+    let covered = forged.lines().nth(1).unwrap();
+    let forged = forged.replacen(&format!("\n{covered}\n"), "\n1\n", 1);
+    fs::write(&other, forged).unwrap();
+    assert!(!ask(&["--since", other.to_str().unwrap()]).status.success());
     let consistency = server.get("/v1/ledger/consistency?old=3&new=6");
     assert_eq!(consistency["hashes"].as_array().unwrap().len(), 4);
 }

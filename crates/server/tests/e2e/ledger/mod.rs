@@ -3,4 +3,6 @@
 
 mod damage;
 mod example;
+mod kinds;
 mod life;
+mod witness;

@@ -5,6 +5,7 @@
 mod records;
 mod tree;
 
+mod followed;
 mod keys;
 mod payloads;
 mod retention;
@@ -20,12 +21,13 @@ pub use retention::Retained;
 pub(super) use soundness::unsound;
 pub(super) use tree::restore;
 
-pub(super) const SCHEMAS: [&str; 5] = [
+pub(super) const SCHEMAS: [&str; 6] = [
     records::SCHEMA,
     tree::SCHEMA,
     keys::SCHEMA,
     payloads::SCHEMA,
     retention::SCHEMA,
+    followed::SCHEMA,
 ];
 
 #[cfg(test)]
