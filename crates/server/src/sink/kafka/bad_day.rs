@@ -35,6 +35,9 @@ const ROUNDS_MAX: usize = 600;
 /// needs elsewhere.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
+/// Writes of four partitions that fail within that time, at the client's growing waits; and some more.
+const LONG: usize = 60;
+
 /// What goes wrong on a day, before each round.
 struct Day {
     name: &'static str,
@@ -45,7 +48,7 @@ struct Day {
 
 type Failures = BTreeSet<(OutcomeKind, FailureClass)>;
 
-const DAYS: [Day; 11] = [
+const DAYS: [Day; 12] = [
     Day {
         name: "leaders move all the time",
         trouble: |cluster, round| {
@@ -98,6 +101,16 @@ const DAYS: [Day; 11] = [
             );
         },
         seen: None,
+    },
+    Day {
+        name: "too few replicas for longer than an attempt may take",
+        trouble: |cluster, round| {
+            if round == 2 {
+                let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS;
+                cluster.request_errors(RDKafkaApiKey::Produce, &[error; LONG]);
+            }
+        },
+        seen: Some((OutcomeKind::Unknown, FailureClass::Timeout)),
     },
     Day {
         name: "a quota is used up",

@@ -55,6 +55,11 @@ pub(super) fn is_too_large(code: Code) -> bool {
     matches!(code, Code::MessageSizeTooLarge | Code::MessageBatchTooLarge)
 }
 
+/// Whether the client gave the record back unanswered, since it was ended.
+pub(super) fn is_purged(code: Code) -> bool {
+    matches!(code, Code::PurgeQueue | Code::PurgeInflight)
+}
+
 /// Whether the broker answered, and what it lacks is this topic or a right to it.
 fn is_of_topic(code: Code) -> bool {
     matches!(
@@ -120,7 +125,7 @@ fn meaning_of(code: Code) -> (OutcomeKind, FailureClass) {
         | Code::MessageTimedOut
         | Code::TimedOutQueue => (Unknown, Class::Timeout),
         Code::BrokerTransportFailure | Code::NetworkException => (Unknown, Class::ConnectionLost),
-        Code::PurgeQueue | Code::PurgeInflight => (Unknown, Class::Interrupted),
+        code if is_purged(code) => (Unknown, Class::Interrupted),
         Code::OutOfOrderSequenceNumber
         | Code::InvalidProducerEpoch
         | Code::UnknownProducerId
@@ -151,7 +156,7 @@ mod tests {
         for (codes, kind, class) in [
             (&[46][..], Delivered, Class::Unclassified),
             (&[17, 32, 43, 44, 76, 87], Refused, Class::Invalid),
-            (&[3, -188, -190], NotExecuted, Class::MissingTopic),
+            (&[3, 100, -188, -190], NotExecuted, Class::MissingTopic),
             (&[29, 31, 33, 34, 53, 58, -169], NotExecuted, Class::Auth),
             (&[-181], NotExecuted, Class::Certificate),
             (&[-193], NotExecuted, Class::Dns),
@@ -206,23 +211,25 @@ mod tests {
 
     #[test]
     fn too_large_is_the_records_own_fault_only_when_it_was_alone() {
-        let batched = outcome_of_error(Code::MessageSizeTooLarge, BATCHED);
-        assert_eq!(batched.kind(), OutcomeKind::NotExecuted);
-        let class = |outcome: &Outcome| outcome.failure().unwrap().class;
-        assert_eq!(class(&batched), FailureClass::BatchTooLarge);
-        let alone = Reported {
-            alone: true,
-            ..BATCHED
-        };
-        let refused = outcome_of_error(Code::MessageSizeTooLarge, alone);
-        assert_eq!(refused.kind(), OutcomeKind::Refused);
-        assert_eq!(class(&refused), FailureClass::TooLarge);
-        let failure = refused.failure().unwrap();
-        assert!(
-            failure.reason.contains("204800 bytes"),
-            "{}",
-            failure.reason
-        );
-        assert_eq!(failure.status, Some(10));
+        for number in [10, 18] {
+            let batched = outcome_of_error(code_of(number), BATCHED);
+            assert_eq!(batched.kind(), OutcomeKind::NotExecuted);
+            let class = |outcome: &Outcome| outcome.failure().unwrap().class;
+            assert_eq!(class(&batched), FailureClass::BatchTooLarge);
+            let alone = Reported {
+                alone: true,
+                ..BATCHED
+            };
+            let refused = outcome_of_error(code_of(number), alone);
+            assert_eq!(refused.kind(), OutcomeKind::Refused);
+            assert_eq!(class(&refused), FailureClass::TooLarge);
+            let failure = refused.failure().unwrap();
+            assert!(
+                failure.reason.contains("204800 bytes"),
+                "{}",
+                failure.reason
+            );
+            assert_eq!(failure.status, Some(number));
+        }
     }
 }

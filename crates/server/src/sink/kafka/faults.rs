@@ -1,9 +1,10 @@
 //! Tests of the Kafka sink against librdkafka's mock cluster, which fails on request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
-use wayhold_model::{EventParts, Outcome, OutcomeKind};
+use wayhold_model::{EventParts, FailureClass, Outcome, OutcomeKind, StoredEvent};
 
 use super::KafkaSink;
 use super::config::KafkaMode;
@@ -70,6 +71,8 @@ async fn a_broker_that_goes_away_costs_one_timeout_and_comes_back_by_itself() {
     for _ in 0..10 {
         let (outcome, _) = lane.next().await;
         assert_eq!(outcome.kind(), OutcomeKind::Unknown, "{outcome:?}");
+        let class = outcome.failure().unwrap().class;
+        assert_eq!(class, FailureClass::Timeout, "{outcome:?}");
     }
     // The next client finds nobody, and says so without waiting for the attempt's time.
     lane.attempt_timeout = Duration::from_secs(60);
@@ -88,14 +91,6 @@ async fn a_topic_that_is_stuck_leaves_room_for_the_others() {
     cluster.partition_leader("stuck", 0, None).unwrap();
     let config = config(&cluster.bootstrap_servers(), "{type}");
     let sink = KafkaSink::start(&config, 16).unwrap();
-    let of = |kind: &str| {
-        stored(&EventParts {
-            id: "1",
-            source: "/contract",
-            kind,
-            ..EventParts::default()
-        })
-    };
     let mut lane = Lane::new(16);
     lane.attempt_timeout = Duration::from_secs(60);
     lane.submit(&sink, (0..16).map(|_| of("stuck")));
@@ -112,6 +107,47 @@ async fn a_topic_that_is_stuck_leaves_room_for_the_others() {
     sink.stop(Duration::ZERO).await;
     for (outcome, _) in lane.finish_all().await {
         assert_eq!(outcome.kind(), OutcomeKind::Unknown, "{outcome:?}");
+    }
+}
+
+/// An event whose topic is its type.
+fn of(kind: &str) -> Arc<StoredEvent> {
+    stored(&EventParts {
+        id: "1",
+        source: "/contract",
+        kind,
+        ..EventParts::default()
+    })
+}
+
+#[tokio::test]
+async fn a_topic_that_confirms_nothing_is_no_trouble_of_the_destination_while_others_confirm() {
+    let cluster = mock("stuck", 1);
+    cluster.create_topic("fine", 1, 1).unwrap();
+    cluster.partition_leader("stuck", 0, None).unwrap();
+    for (others, trouble) in [(true, false), (false, true)] {
+        let config = config(&cluster.bootstrap_servers(), "{type}");
+        let sink = KafkaSink::start(&config, 16).unwrap();
+        let mut lane = Lane::new(16);
+        lane.submit(&sink, [of("fine")]);
+        assert_eq!(lane.next().await.0, Outcome::Delivered);
+        lane.attempt_timeout = Duration::from_millis(1_500);
+        lane.submit(&sink, [of("stuck")]);
+        lane.attempt_timeout = Duration::from_secs(20);
+        if others {
+            lane.submit(&sink, [of("fine")]);
+            assert_eq!(lane.next().await.0, Outcome::Delivered);
+        }
+        let (outcome, _) = lane.next().await;
+        let failure = outcome.failure().unwrap();
+        assert_eq!(
+            (outcome.kind(), failure.class, outcome.is_trouble()),
+            (OutcomeKind::Unknown, FailureClass::Timeout, trouble),
+            "{outcome:?}"
+        );
+        lane.submit(&sink, [of("fine")]);
+        assert_eq!(lane.next().await.0, Outcome::Delivered);
+        sink.stop(Duration::from_secs(5)).await;
     }
 }
 

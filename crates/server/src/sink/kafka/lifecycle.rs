@@ -25,14 +25,38 @@ const PURGE_GRACE: Duration = Duration::from_millis(500);
 const REMAKE_WAIT: Duration = Duration::from_secs(1);
 
 /// Why a client ends.
-#[derive(Debug)]
-enum End {
+#[derive(Clone, Debug)]
+pub(super) enum End {
     /// The destination stops.
     Stop,
     /// A record had no report in time.
     Overdue,
     /// The client cannot go on.
     Fatal(String),
+}
+
+impl End {
+    /// What it says of a record that had no answer: of one whose own time was up, or of one that was with the client
+    /// as another's was.
+    pub(super) fn failure(&self, overdue: bool) -> Failure {
+        match self {
+            Self::Stop => Failure::new(
+                FailureClass::Interrupted,
+                "stopped before a broker confirmed it",
+            ),
+            Self::Overdue if overdue => {
+                Failure::new(FailureClass::Timeout, "no broker confirmed it in time")
+            }
+            Self::Overdue => Failure::new(
+                FailureClass::Interrupted,
+                "the client was replaced, since no broker confirmed another record in time",
+            ),
+            Self::Fatal(reason) => Failure::new(
+                FailureClass::FatalProducer,
+                format!("the client failed: {reason}"),
+            ),
+        }
+    }
 }
 
 /// Runs until the destination stops, then ends whatever is left.
@@ -53,7 +77,6 @@ pub(super) fn run(shared: &Arc<Shared>, first: Arc<Client>) {
         if reach(shared, &client) {
             open(shared, &client);
             let end = serve(shared, &client);
-            shared.lock().client = None;
             close(shared, &client, &end);
         }
     }
@@ -105,22 +128,16 @@ fn serve(shared: &Shared, client: &Client) -> End {
 /// Ends a client that takes no more records: first what never left, then, after a moment for what is
 /// on the wire, everything. What has no report even then is unknown.
 fn close(shared: &Shared, client: &Client, end: &End) {
-    let reason = match end {
-        End::Stop => "stopped before a broker confirmed it".to_owned(),
-        End::Overdue => "no broker confirmed it in time".to_owned(),
-        End::Fatal(reason) => format!("the client failed: {reason}"),
-    };
-    let class = match end {
-        End::Stop => FailureClass::Interrupted,
-        End::Overdue => FailureClass::Timeout,
-        End::Fatal(_) => FailureClass::FatalProducer,
+    let grace = {
+        let mut state = shared.lock();
+        state.client = None;
+        state.ending = Some(end.clone());
+        state.stop_grace
     };
     match end {
-        End::Stop => {
-            let grace = shared.lock().stop_grace;
-            take_reports(shared, client, grace);
-        }
+        End::Stop => take_reports(shared, client, grace),
         End::Overdue | End::Fatal(_) => {
+            let reason = end.failure(true).reason;
             tracing::warn!(reason, "kafka client is replaced");
             client.purge(PurgeConfig::default().queue());
             take_reports(shared, client, IN_FLIGHT_GRACE);
@@ -128,11 +145,14 @@ fn close(shared: &Shared, client: &Client, end: &End) {
     }
     client.purge(PurgeConfig::default().queue().inflight());
     take_reports(shared, client, PURGE_GRACE);
-    let left = shared.lock().window.drain_with_client();
+    let (left, confirmed) = {
+        let mut state = shared.lock();
+        state.ending = None;
+        (state.window.drain_with_client(), state.confirmed)
+    };
     for flight in left {
-        flight
-            .attempt
-            .finish(Outcome::Unknown(Failure::new(class, &reason)));
+        let outcome = shared.outcome_of_end(end, &flight, confirmed);
+        flight.attempt.finish(outcome);
     }
 }
 
@@ -165,5 +185,25 @@ fn give_overdue_back(shared: &Shared, brokers_answer: bool) {
 fn finish_not_executed(flights: Vec<Flight>, failure: &Failure) {
     for flight in flights {
         flight.attempt.finish(Outcome::NotExecuted(failure.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_says_of_each_record_what_was_in_the_way_of_it() {
+        let fatal = End::Fatal("out of sequence".to_owned());
+        for (end, overdue, class) in [
+            (End::Stop, false, FailureClass::Interrupted),
+            (End::Stop, true, FailureClass::Interrupted),
+            (End::Overdue, true, FailureClass::Timeout),
+            (End::Overdue, false, FailureClass::Interrupted),
+            (fatal.clone(), false, FailureClass::FatalProducer),
+            (fatal, true, FailureClass::FatalProducer),
+        ] {
+            assert_eq!(end.failure(overdue).class, class, "{end:?} {overdue}");
+        }
     }
 }

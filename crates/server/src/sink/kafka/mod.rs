@@ -18,6 +18,8 @@ pub use sink::KafkaSink;
 #[cfg(test)]
 mod bad_day;
 #[cfg(test)]
+mod fatal;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod partitions;

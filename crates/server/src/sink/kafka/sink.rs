@@ -16,10 +16,10 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tokio::sync::oneshot;
 use wayhold_model::{Failure, FailureClass, Outcome, Receipt};
 
-use super::classify::{Reported, is_too_large, outcome_of_error};
+use super::classify::{Reported, is_purged, is_too_large, outcome_of_error};
 use super::client::{Client, client_config, make_client, message_bytes_max, words_of};
 use super::config::KafkaConfig;
-use super::lifecycle;
+use super::lifecycle::{self, End};
 use super::request::Record;
 use super::topic::{partition_of, topic_of};
 use super::window::{Flight, Ticket, Window};
@@ -49,6 +49,10 @@ pub(super) struct State {
     pub(super) window: Window,
     /// The client that takes records; `None` while there is none that reached a broker.
     pub(super) client: Option<Arc<Client>>,
+    /// Why the client that took the records ends, while it does.
+    pub(super) ending: Option<End>,
+    /// When the newest of the records came that a broker confirmed.
+    pub(super) confirmed: Option<Instant>,
     /// How long stopping may take.
     pub(super) stop_grace: Duration,
 }
@@ -64,6 +68,8 @@ impl KafkaSink {
             state: Mutex::new(State {
                 window: Window::new(share_of_one_topic(config, window)),
                 client: None,
+                ending: None,
+                confirmed: None,
                 stop_grace: Duration::ZERO,
             }),
             stopping: AtomicBool::new(false),
@@ -277,7 +283,10 @@ impl Shared {
             return;
         };
         let (outcome, receipt) = match place {
-            Ok(receipt) => (Outcome::Delivered, Some(receipt)),
+            Ok(receipt) => {
+                state.confirmed = state.confirmed.max(Some(flight.submitted));
+                (Outcome::Delivered, Some(receipt))
+            }
             Err(error) => {
                 let code = error
                     .rdkafka_error_code()
@@ -285,7 +294,13 @@ impl Shared {
                 if is_too_large(code) && !flight.alone {
                     state.window.suspect(flight.attempt.event.position);
                 }
-                (self.outcome_of_report(code, &flight), None)
+                let outcome = match &state.ending {
+                    Some(end) if is_purged(code) => {
+                        self.outcome_of_end(end, &flight, state.confirmed)
+                    }
+                    _ => self.outcome_of_report(code, &flight),
+                };
+                (outcome, None)
             }
         };
         self.send_released(&mut state, &flight.topic);
@@ -295,6 +310,23 @@ impl Shared {
             ..Said::default()
         };
         flight.attempt.finish_with(outcome, said);
+    }
+
+    /// The outcome of a record whose client ended before there was an answer. Where brokers confirmed one that came later,
+    /// it is this topic that is in trouble, and not the destination.
+    pub(super) fn outcome_of_end(
+        &self,
+        end: &End,
+        flight: &Flight,
+        confirmed: Option<Instant>,
+    ) -> Outcome {
+        let failure = end.failure(flight.deadline <= Instant::now());
+        let others_go = self.config.has_several_topics() && confirmed > Some(flight.submitted);
+        Outcome::Unknown(if others_go {
+            failure.of_part()
+        } else {
+            failure
+        })
     }
 
     fn outcome_of_report(&self, code: RDKafkaErrorCode, flight: &Flight) -> Outcome {

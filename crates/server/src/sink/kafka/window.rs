@@ -36,7 +36,8 @@ pub(super) struct Flight {
     pub(super) deadline: Instant,
     /// Whether nothing else of its topic is with the client: then an error of the batch is its own.
     pub(super) alone: bool,
-    submitted: Instant,
+    /// When it came.
+    pub(super) submitted: Instant,
 }
 
 /// All attempts of one destination that have not ended.
