@@ -11,7 +11,7 @@ use url::Url;
 
 use super::judge::Committed;
 use super::session::Session;
-use super::transaction::AGGREGATES;
+use super::transaction::{AGGREGATES, KIND, UNWANTED};
 use crate::black_box::ending::invalid;
 
 /// Where `scripts/services` keeps its set: needed to kill a server of it.
@@ -34,7 +34,7 @@ pub enum Engine {
 /// What of a table differs between runs.
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "three independent facts of one table"
+    reason = "four independent facts of one table"
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
@@ -44,6 +44,8 @@ pub struct Table {
     pub marks: bool,
     /// Whether PostgreSQL is asked for the order of its commits.
     pub tells_commits: bool,
+    /// Whether some of its rows are refused until they are mended.
+    pub refuses: bool,
 }
 
 /// A database of its own, made for one run.
@@ -165,6 +167,15 @@ impl Database {
         };
         let lines = self.ask(&format!("SELECT count(*) FROM outboxevent {left};"));
         lines.first().unwrap().parse().unwrap()
+    }
+
+    /// Mends the rows that are refused.
+    pub fn mend(&self) {
+        if self.table.refuses {
+            self.ask(&format!(
+                "UPDATE outboxevent SET type = '{KIND}' WHERE type = '{UNWANTED}';"
+            ));
+        }
     }
 
     /// Transactions in the order of their commits, each as often as it wrote a row.

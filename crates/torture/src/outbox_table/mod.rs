@@ -47,6 +47,9 @@ const PER_EPISODE: u64 = 10_000;
 /// Transactions of a short run.
 const TRANSACTIONS: u64 = 2_800;
 
+/// After one fault in so many the rows that are refused are mended: until then their aggregates wait.
+const MENDED_ONE_IN: u64 = 6;
+
 /// Findings that are shown; the rest are counted.
 const SHOWN: usize = 5;
 
@@ -104,12 +107,13 @@ impl Case {
         matches!(self, Self::PostgresMoves | Self::MariadbMoves)
     }
 
-    /// Whether rows are deleted or marked takes turns.
+    /// Whether rows are deleted or marked takes turns, and so does whether some of them are refused for a time.
     fn table(self, seed: u64) -> Table {
         Table {
             counts: self != Self::PostgresPlain,
             marks: self.mode() == Mode::Poll && seed.is_multiple_of(2),
             tells_commits: self.mode() == Mode::Logical,
+            refuses: self.mode() == Mode::Logical && seed.is_multiple_of(2),
         }
     }
 
@@ -199,9 +203,13 @@ fn episode(case: Case, seed: u64, count: u64) -> String {
     let mut tally = faults::Tally::default();
     while writers.are_busy() {
         faults::one(&mut dice, &mut readers, &database, &link, &mut tally);
+        if dice.one_in(MENDED_ONE_IN) {
+            database.mend();
+        }
     }
     let spans = writers.join();
     let wrote = begun.elapsed();
+    database.mend();
     drain(&mut readers, &database);
     let arrived: Vec<Arrived> = readers.iter().flat_map(Reader::arrived).collect();
     let answered = spans.values().filter(|span| span.ended.is_some()).count();
@@ -244,6 +252,7 @@ fn controlled(case: Case, seed: u64, count: u64) -> String {
         counts: true,
         marks: false,
         tells_commits: false,
+        refuses: false,
     };
     let database = Arc::new(Database::make(case.engine(), table, root.path()));
     let naive = Naive::start(&database);

@@ -9,6 +9,7 @@ use wayhold::fault_proxy::{Fault, FaultProxy, Protocol};
 
 use super::database::{Database, Engine};
 use super::judge::Arrived;
+use super::transaction::UNWANTED;
 use crate::black_box::client::Client;
 use crate::black_box::server::{SMALL_SEGMENTS, Server};
 
@@ -193,7 +194,7 @@ kind = "file"
 path = "archive.ndjson"
 
 [[routes]]
-when = 'true'
+when = 'type != "{UNWANTED}"'
 to = ["archive"]
 "#
     )

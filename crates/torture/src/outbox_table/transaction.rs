@@ -23,6 +23,15 @@ const DRAWS_ONE_IN: u64 = 3;
 /// One transaction in so many stays open for very long.
 const LONG_ONE_IN: u64 = 400;
 
+/// The type of an event.
+pub const KIND: &str = "com.example.order.changed";
+
+/// The type of an event that no route wants, until somebody mends it.
+pub const UNWANTED: &str = "com.example.order.unwanted";
+
+/// Of 256 rows so many are unwanted.
+const UNWANTED_OF_256: u8 = 3;
+
 /// How a transaction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -41,6 +50,14 @@ pub struct Row {
     pub id: String,
     /// Which aggregate it is about.
     pub aggregate: u64,
+}
+
+impl Row {
+    /// Whether it is unwanted, in a table that has such rows.
+    pub fn is_unwanted(&self) -> bool {
+        let last = self.id.get(self.id.len() - 2..).unwrap();
+        u8::from_str_radix(last, 16).unwrap() < UNWANTED_OF_256
+    }
 }
 
 /// What it does.
@@ -163,5 +180,6 @@ mod tests {
         assert!(share(|one| one.waits[1] >= Duration::from_millis(500)) > 1);
         assert!(share(|one| one.aggregates().len() > 2) > 300);
         assert_eq!(share(|one| one.locks && one.draws), 0);
+        assert!((30..90).contains(&share(|one| one.rows.iter().any(Row::is_unwanted))));
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::database::{Database, Engine, aggregate};
 use super::judge::{Span, payload};
 use super::session::{Gone, Session};
-use super::transaction::{End, Transaction};
+use super::transaction::{End, KIND, Transaction, UNWANTED};
 use crate::black_box::ending::{invalid, joined};
 
 /// How many write at the same time.
@@ -116,7 +116,8 @@ impl Shared {
         self.note(number, None);
         client.send(&opening(engine, counts, transaction))?;
         std::thread::sleep(before);
-        client.send(&writing(engine, counts, transaction))?;
+        let refuses = self.database.table.refuses;
+        client.send(&writing(engine, counts, refuses, transaction))?;
         std::thread::sleep(after);
         let end = match transaction.end {
             End::Commit => "COMMIT",
@@ -168,12 +169,16 @@ fn opening(engine: Engine, counts: bool, transaction: &Transaction) -> String {
 }
 
 /// Writes its rows, each to the outbox and to the list of what was written.
-fn writing(engine: Engine, counts: bool, transaction: &Transaction) -> String {
+fn writing(engine: Engine, counts: bool, refuses: bool, transaction: &Transaction) -> String {
     let mut sql = String::new();
     let draws = draws(engine, counts, transaction);
     for (nth, row) in transaction.rows.iter().enumerate() {
         let (id, aggregate, number) = (&row.id, aggregate(row.aggregate), transaction.number);
         let payload = payload(number, nth as u64);
+        let kind = match refuses && row.is_unwanted() {
+            true => UNWANTED,
+            false => KIND,
+        };
         let (column, overriding, place) = match draws {
             true => (
                 "position, ",
@@ -189,7 +194,7 @@ fn writing(engine: Engine, counts: bool, transaction: &Transaction) -> String {
         writeln!(
             sql,
             "INSERT INTO outboxevent ({column}id, aggregatetype, aggregateid, type, payload) {overriding} \
-             VALUES ({place}'{id}', 'order', '{aggregate}', 'com.example.order.changed', '{payload}');\n\
+             VALUES ({place}'{id}', 'order', '{aggregate}', '{kind}', '{payload}');\n\
              INSERT INTO written VALUES ('{id}', {number}, {nth}, '{aggregate}', {version});"
         )
         .unwrap();
