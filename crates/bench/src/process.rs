@@ -16,6 +16,8 @@ use crate::window::limit::MemoryLimit;
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time a server takes to stop when asked; then it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+/// How many milliseconds the allocator of our servers waits before it gives memory back.
+const PURGE_DELAY: &str = "MIMALLOC_PURGE_DELAY";
 /// How often the state of a process is looked at.
 const POLL: Duration = Duration::from_millis(5);
 
@@ -41,6 +43,9 @@ pub struct Start<'a> {
     pub limit: Option<&'a MemoryLimit>,
     /// Longest time until it listens.
     pub patience: Duration,
+    /// Whether its allocator gives back at once what is freed, so that its memory is what it holds and nothing that it
+    /// held before.
+    pub gives_back: bool,
 }
 
 impl<'a> Start<'a> {
@@ -51,6 +56,7 @@ impl<'a> Start<'a> {
             data,
             limit: None,
             patience: READY_TIMEOUT,
+            gives_back: false,
         }
     }
 
@@ -61,6 +67,7 @@ impl<'a> Start<'a> {
             data,
             limit,
             patience,
+            gives_back,
         } = self;
         let address = free_address()?;
         let started = Instant::now();
@@ -68,6 +75,9 @@ impl<'a> Start<'a> {
             Some(limit) => limit.enter(&std::env::current_exe()?),
             None => this_program()?,
         };
+        if *gives_back {
+            command.env(PURGE_DELAY, "0");
+        }
         let child = command
             .args(["serve", kind, "--listen", &address.to_string(), "--data"])
             .arg(data)

@@ -12,7 +12,7 @@ use super::series::Figures;
 use super::verdict::{Derived, Target};
 use crate::BenchError;
 use crate::payload::DATA_BYTES;
-use crate::process::{Server, post};
+use crate::process::{Server, Start, post};
 use crate::serve::DESTINATION;
 use crate::webhook::arrivals::Report;
 
@@ -83,6 +83,16 @@ struct Pair {
 impl Pair {
     /// Starts both, the destination paused.
     fn start(plan: &Plan, folder: &Path, status: &str, flags: &[&str]) -> Result<Self, BenchError> {
+        Self::start_as(plan, folder, (status, flags), false)
+    }
+
+    /// The same, with a server that gives back at once what it frees, or not.
+    fn start_as(
+        plan: &Plan,
+        folder: &Path,
+        (status, flags): (&str, &[&str]),
+        gives_back: bool,
+    ) -> Result<Self, BenchError> {
         let data = tempfile::tempdir_in(folder)?;
         let receiver_data = data.path().join("receiver");
         let status = format!("--status={status}");
@@ -90,7 +100,11 @@ impl Pair {
         let url = format!("--webhook=http://{}/hook", receiver.address);
         let flags: Vec<&str> = flags.iter().copied().chain([url.as_str()]).collect();
         let server_data = data.path().join("server");
-        let server = Server::start("wayhold", &server_data, &plan.serve("wayhold", &flags))?;
+        let start = Start {
+            gives_back,
+            ..Start::new("wayhold", &server_data)
+        };
+        let server = start.run(&plan.serve("wayhold", &flags))?;
         Ok(Self {
             receiver,
             server,
@@ -150,16 +164,20 @@ fn busiest(plan: &Plan, folder: &Path, figures: &mut Figures) -> Result<(), Benc
 
 /// Events that each failed once and wait for an hour: what each adds to the memory of the server, over its size. What a
 /// server holds of its newest events and of its files is bounded, and there before anything is tried; so what is
-/// counted is what the tries add to that, of few and of many.
+/// counted is what the tries add to that, of few and of many. What is freed is given back at once: it would be held on
+/// to, or taken again by what waits, by chance.
 fn memory(plan: &Plan, folder: &Path, figures: &mut Figures) -> Result<(), BenchError> {
     let mut held = Vec::new();
     for waiting in plan.webhook_waiting {
-        let pair = Pair::start(plan, folder, "500", &["--patient"])?;
+        let pair = Pair::start_as(plan, folder, ("500", &["--patient"]), true)?;
         fill(&pair.server, &FILL_KEYS, waiting)?;
         let before = at_rest(&pair.server)?;
         control::resume(pair.server.address, DESTINATION)?;
         pair.until_all_wait(waiting)?;
-        held.push((waiting, at_rest(&pair.server)? - before));
+        let after = at_rest(&pair.server)?;
+        // A load sends a little more than it was asked for.
+        let waiting = pair.arrived()?.requests as u64;
+        held.push((waiting, after - before));
     }
     if let [(few, before), (many, after)] = held[..] {
         let each = (after - before) * float(MIB) / float(many - few);
