@@ -406,6 +406,8 @@ impl App {
             commands: self.store.command_counts(),
             ledger,
             anchors: self.anchors.states(),
+            decisions: self.approvals.counted(),
+            reconciled: self.commands.answers(),
         })
     }
 

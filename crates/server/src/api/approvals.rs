@@ -40,6 +40,7 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/approvals", get(list))
         .route("/v1/approvals/approve", post(approve_together))
+        .route("/v1/approvals/reject", post(reject_together))
         .route("/v1/approvals/simulate", post(simulate))
         .route("/v1/approvals/{id}", get(show))
         .route("/v1/approvals/{id}/approve", post(approve))
@@ -219,6 +220,23 @@ async fn approve_together(
     caller: Caller<Approve>,
     Wish(wanted): Wish<Together>,
 ) -> Result<Json<List<Value>>, Problem> {
+    decide_together(&app, &caller.principal, wanted, true).await
+}
+
+async fn reject_together(
+    State(app): State<Arc<App>>,
+    caller: Caller<Approve>,
+    Wish(wanted): Wish<Together>,
+) -> Result<Json<List<Value>>, Problem> {
+    decide_together(&app, &caller.principal, wanted, false).await
+}
+
+async fn decide_together(
+    app: &Arc<App>,
+    principal: &Principal,
+    wanted: Together,
+    yes: bool,
+) -> Result<Json<List<Value>>, Problem> {
     if !(1..=TOGETHER_MAX).contains(&wanted.approvals.len()) {
         let detail = format!("approvals: expected 1 to {TOGETHER_MAX}");
         return Err(Problem::new(ProblemType::MalformedBody, detail).with("field", "approvals"));
@@ -230,10 +248,10 @@ async fn approve_together(
     }
     let ids: Vec<_> = seen.iter().map(|(id, _)| id.clone()).collect();
     let decision = Decision {
-        yes: true,
-        by: approver(&caller.principal),
+        yes,
+        by: approver(principal),
         seen: Digest([0; 32]),
-        comment: comment(wanted.comment, true)?,
+        comment: comment(wanted.comment, yes)?,
     };
     let decided = app.approvals.decide_all(seen, wanted.policy, decision);
     let decided = decided.await?.into_iter().zip(ids);

@@ -401,6 +401,7 @@ fn reconciled(found: &Reconciled) -> Value {
         "kind": found.kind,
         "state": found.state.name(),
         "result": found.result,
+        "as_expected": found.as_expected,
         "detail": found.detail,
     })
 }
@@ -450,7 +451,8 @@ impl From<CommandError> for Problem {
             CommandError::Store(CommandsError::Closed { .. }) | CommandError::Closed(_) => {
                 Self::new(
                     ProblemType::Unavailable,
-                    "commands take no changes; see /readyz",
+                    "commands take no changes now; ask again with the same Idempotency-Key, which tells whether \
+                     this one was made; see degraded at /readyz",
                 )
             }
         }

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::client::{Client, ServerArguments, path};
 use super::exit::{Exit, Failure};
+use super::many_approvals::Many;
 use super::output::{Output, cell, items};
 use super::paging::follow;
 
@@ -35,9 +36,9 @@ enum Verb {
         /// Its id.
         id: String,
     },
-    /// Say yes to a command whose digest you saw.
+    /// Say yes to a command whose digest you saw, or to many of one policy.
     Approve(Decision),
-    /// Say no to it, and why.
+    /// Say no to it or them, and why.
     Reject(Decision),
     /// Say what the policies of a file would have asked of the commands on record.
     Simulate {
@@ -49,10 +50,18 @@ enum Verb {
 #[derive(Debug, clap::Args)]
 struct Decision {
     /// Id of the request.
-    id: String,
+    #[arg(required_unless_present = "all_of", conflicts_with_all = ["all_of", "kind", "destination", "expect", "seen"])]
+    id: Option<String>,
     /// The digest that `approvals show` gave.
-    #[arg(long, value_name = "SHA256")]
-    digest: String,
+    #[arg(
+        long,
+        value_name = "SHA256",
+        conflicts_with = "all_of",
+        required_unless_present = "all_of"
+    )]
+    digest: Option<String>,
+    #[command(flatten)]
+    many: Many,
     /// What you say to it; needed to reject.
     #[arg(long)]
     comment: Option<String>,
@@ -132,9 +141,13 @@ async fn decide(
     verb: &str,
     output: &mut Output,
 ) -> Result<(), Failure> {
+    let Some(id) = &decision.id else {
+        let comment = decision.comment.as_deref();
+        return decision.many.decide(client, verb, comment, output).await;
+    };
     let body = json!({ "digest": decision.digest, "comment": decision.comment });
-    let id = path(["v1", "approvals", &decision.id, verb]);
-    let request = client.post(&id, Some(&body)).await?;
+    let path = path(["v1", "approvals", id, verb]);
+    let request = client.post(&path, Some(&body)).await?;
     output.json(&request);
     let state = cell(&request, "state");
     output.line(match state.as_str() {
@@ -143,7 +156,7 @@ async fn decide(
             cell(&request, "approved")
         ),
         "consumed" => format!("command {} is ready to leave", cell(&request, "command")),
-        _ => format!("request {} is {state}", decision.id),
+        _ => format!("request {id} is {state}"),
     });
     Ok(())
 }
@@ -208,5 +221,28 @@ mod tests {
         assert!(Line::try_parse_from(["x", "approve", "a1"]).is_err());
         let read = Line::try_parse_from(["x", "approve", "a1", "--digest", "00"]).unwrap();
         assert!(matches!(read.approvals.verb, Verb::Approve(_)));
+    }
+
+    #[test]
+    fn one_request_or_many_are_decided_on_and_never_both() {
+        let read = |line: &str| Line::try_parse_from(line.split(' ')).is_ok();
+        for (line, is_right) in [
+            ("x approve --all-of big", true),
+            (
+                "x approve --all-of big --kind refund --expect 3 --seen 00",
+                true,
+            ),
+            ("x reject --all-of big --comment no", true),
+            ("x approve", false),
+            ("x approve a1", false),
+            ("x approve a1 --all-of big", false),
+            ("x approve a1 --digest 00 --kind refund", false),
+            ("x approve --all-of big --digest 00", false),
+            ("x approve --kind refund", false),
+            ("x approve --all-of big --expect 3", false),
+            ("x approve --all-of big --seen 00", false),
+        ] {
+            assert_eq!(read(line), is_right, "{line}");
+        }
     }
 }

@@ -325,16 +325,8 @@ fn told(command: &Value, output: &mut Output) {
 
 /// Whatever the target does not have as the ledger says is for a person to look at.
 fn judged(found: &[Value]) -> Result<(), Failure> {
-    let differs = found
-        .iter()
-        .filter(|one| one.get("result") != Some(&Value::from("confirmed")))
-        .filter(|one| {
-            // What was never done and is not there is as it should be.
-            let never = ["cancelled", "expired", "compensated"].map(Value::from);
-            let is_never = one.get("state").is_some_and(|state| never.contains(state));
-            !(is_never && one.get("result") == Some(&Value::from("absent")))
-        })
-        .count();
+    let is_expected = |one: &&Value| one.get("as_expected") == Some(&Value::from(true));
+    let differs = found.iter().filter(|one| !is_expected(one)).count();
     match differs {
         0 => Ok(()),
         count => Err(Failure::new(

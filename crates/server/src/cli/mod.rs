@@ -25,6 +25,7 @@ pub mod events;
 pub mod evidence;
 pub mod health;
 pub mod ledger;
+pub mod many_approvals;
 pub mod outbox_table;
 pub mod replays;
 pub mod send;

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use thiserror::Error;
-use wayhold_model::Clock;
 use wayhold_model::approval::{
     Approver, Digest, Elapsed, Facts, Progress, Refusal, State as RequestState, Void,
 };
 use wayhold_model::command::{CommandId, State};
 use wayhold_model::ledger::Actor;
+use wayhold_model::{Clock, Timestamp};
 use wayhold_store::commands::{Change, Command, Edited, Payload, RequestRow, View, random_salt};
 use wayhold_store::{Commands, CommandsError, Store};
 
+use super::counted::{Decisions, DecisionsReport, Ending};
 use super::gate::{Gate, Subject, make_ready, refresh, step, void};
 use super::records::{append, record, write};
 
@@ -28,6 +29,7 @@ pub struct Approvals {
     pub(super) store: Store,
     pub(super) gate: Gate,
     clock: Arc<dyn Clock>,
+    counted: Arc<Decisions>,
 }
 
 /// A yes or a no.
@@ -134,7 +136,26 @@ fn told(refusal: &Refusal, row: &RequestRow) -> String {
 impl Approvals {
     /// Over the commands of a store.
     pub fn new(store: Store, gate: Gate, clock: Arc<dyn Clock>) -> Self {
-        Self { store, gate, clock }
+        let counted = Arc::default();
+        Self {
+            store,
+            gate,
+            clock,
+            counted,
+        }
+    }
+
+    /// How requests ended since the process began, and how long people took.
+    pub fn counted(&self) -> DecisionsReport {
+        self.counted.report()
+    }
+
+    /// Counts a decision of a person, where it ended its request.
+    fn count(&self, row: &RequestRow) {
+        if let Some(decided) = Ending::by_a_person(row.request.state) {
+            let after = self.clock.now().since(row.request.requested_at);
+            self.counted.count(decided, after);
+        }
     }
 
     /// The gate whose requests these are.
@@ -191,7 +212,9 @@ impl Approvals {
             // A refusal is recorded, so it is no error of the change.
             decide(&gate, change, &id, &decision)
         });
-        refused(decided.await?)
+        let decided = refused(decided.await?)?;
+        self.count(&decided);
+        Ok(decided)
     }
 
     /// Decides on requests together: all of one policy, each with the digest that was seen. What has no effect is
@@ -222,7 +245,11 @@ impl Approvals {
             });
             each.collect::<Result<Vec<_>, ApprovalError>>()
         });
-        Ok(decided.await?.into_iter().map(refused).collect())
+        let decided: Vec<_> = decided.await?.into_iter().map(refused).collect();
+        for row in decided.iter().flatten() {
+            self.count(row);
+        }
+        Ok(decided)
     }
 
     /// Puts other arguments in place of a command's that waits for approval. What was approved counts no more, the
@@ -296,7 +323,15 @@ impl Approvals {
         let due = self.look(move |view| view.requests_due(now, BATCH)).await?;
         let each = due.into_iter().map(|id| {
             let gate = self.gate.clone();
-            self.change(move |change| elapse(&gate, change, &id).map(|()| true))
+            async move {
+                let ended = self
+                    .change(move |change| elapse(&gate, change, &id))
+                    .await?;
+                if let Some((decided, requested_at)) = ended {
+                    self.counted.count(decided, now.since(requested_at));
+                }
+                Ok(true)
+            }
         });
         Ok(count(join_all(each).await))
     }
@@ -422,17 +457,27 @@ fn decide(
     }
 }
 
-fn elapse(gate: &Gate, change: &mut Change<'_>, id: &str) -> Result<(), ApprovalError> {
+/// Does what is due with a request; how it ended and when it was made, where it has ended.
+fn elapse(
+    gate: &Gate,
+    change: &mut Change<'_>,
+    id: &str,
+) -> Result<Option<(Ending, Timestamp)>, ApprovalError> {
     let row = row_of(change, id)?;
     let command = command_of(change, id_of(&row.request.command)?)?;
     if refresh(gate, change, &row, &command)? {
-        return Ok(());
+        return Ok(None);
     }
+    let requested_at = row.request.requested_at;
     match row.request.elapse(change.now()) {
         Elapsed::Nothing => {}
-        Elapsed::Released(progress) => take(change, command.new.id, progress, "")?,
+        Elapsed::Released(progress) => {
+            take(change, command.new.id, progress, "")?;
+            return Ok(Some((Ending::Elapsed, requested_at)));
+        }
         Elapsed::Expired(progress) => {
             take(change, command.new.id, progress, "nobody decided in time")?;
+            return Ok(Some((Ending::Expired, requested_at)));
         }
         Elapsed::Escalated(progress) => {
             take(change, command.new.id, progress, "")?;
@@ -440,7 +485,7 @@ fn elapse(gate: &Gate, change: &mut Change<'_>, id: &str) -> Result<(), Approval
             change.announce_request(id, !announces)?;
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Keeps what became of a request, and takes its command where that leads.

@@ -11,6 +11,7 @@ use wayhold_model::Clock;
 use wayhold_model::command::{CommandId, State};
 use wayhold_store::{Commands, CommandsError, OpenError, Store};
 
+use super::counted::Answers;
 use super::gate::Gate;
 use super::keys::KeysInUse;
 use super::kinds::Kinds;
@@ -85,6 +86,8 @@ pub(super) struct Inner {
     pub(super) gate: Gate,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) keys: KeysInUse,
+    /// What targets said.
+    pub(super) answers: Answers,
     commands: OnceLock<Commands>,
     /// Says to whoever works for it that the server stops.
     stop: watch::Sender<bool>,
@@ -100,6 +103,7 @@ impl CommandDesk {
             gate,
             clock,
             keys: KeysInUse::default(),
+            answers: Answers::default(),
             commands: OnceLock::new(),
             stop: watch::Sender::new(false),
             workers: Mutex::default(),
@@ -129,6 +133,7 @@ impl CommandDesk {
         let mut started = JoinSet::new();
         started.spawn(self.clone().hand_over(self.0.stop.subscribe()));
         started.spawn(self.clone().care(self.0.stop.subscribe()));
+        started.spawn(self.clone().reconcile_on_schedule(self.0.stop.subscribe()));
         *workers = Some(started);
     }
 
@@ -149,6 +154,11 @@ impl CommandDesk {
                 workers.shutdown().await;
             }
         }
+    }
+
+    /// What targets said when they were asked, since the process began: kind and result, and how often.
+    pub fn answers(&self) -> Vec<((String, &'static str), u64)> {
+        self.0.answers.report()
     }
 
     /// The kinds that are in force.

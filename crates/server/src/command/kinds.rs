@@ -7,6 +7,7 @@ use wayhold_model::Clock;
 
 use crate::config::Config;
 use crate::config::commands::CommandKind;
+use crate::sink::http::config::HttpConfig;
 use crate::sink::webhook::WebhookSink;
 use crate::sink::{BuildError, Sink};
 
@@ -19,6 +20,8 @@ pub struct Kind {
     pub config: CommandKind,
     /// What asks its target whether a command was executed.
     pub asks: Option<Arc<dyn Sink>>,
+    /// What has its target list what it did.
+    pub lists: Option<Arc<dyn Sink>>,
     /// How long an answer of its target may take.
     pub timeout: std::time::Duration,
 }
@@ -39,17 +42,19 @@ impl Kinds {
             let Some(destination) = config.destination(&kind.destination) else {
                 continue;
             };
-            let asks = kind.reconcile.as_ref().map(|reconcile| {
-                let request = &reconcile.request;
+            let start = |request: &HttpConfig| {
                 WebhookSink::start(request, QUESTIONS_MAX, Arc::clone(clock))
                     .map(|sink| Arc::new(sink) as Arc<dyn Sink>)
-            });
-            let asks = asks
-                .transpose()
-                .map_err(|error| (kind.name.clone(), error))?;
+                    .map_err(|error| (kind.name.clone(), error))
+            };
+            let reconcile = kind.reconcile.as_ref();
+            let asks = reconcile.map(|reconcile| start(&reconcile.request));
+            let lists = reconcile.and_then(|reconcile| reconcile.list.as_ref());
+            let lists = lists.map(|list| start(&list.request));
             let one = Kind {
                 config: kind.clone(),
-                asks,
+                asks: asks.transpose()?,
+                lists: lists.transpose()?,
                 timeout: destination.delivery.timeout,
             };
             kinds.insert(kind.name.clone(), Arc::new(one));

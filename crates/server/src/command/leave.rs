@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use wayhold_model::command::{CommandId, SOURCE};
-use wayhold_model::{Event, Failure, FailureClass, Outcome};
+use wayhold_model::{Event, Failure, FailureClass, Outcome, StoredEvent};
 
 use super::desk::CommandDesk;
 use super::sendable::Sendable;
@@ -178,14 +178,14 @@ async fn send(inner: &dyn Sink, sendable: &Sendable, attempt: &Attempt) -> (Outc
     }
 }
 
-/// Asks a question through a sink that is made for that.
-pub(super) async fn ask(
+/// Asks a question through a sink that is made for that, in words that are made of an event.
+pub(super) async fn ask_about(
     asks: &dyn Sink,
-    sendable: &Sendable,
+    event: &Arc<StoredEvent>,
     timeout: Duration,
 ) -> (Outcome, Answer) {
     let (finished, mut ended) = mpsc::channel(1);
-    let event = Arc::clone(&sendable.event);
+    let event = Arc::clone(event);
     let one = Attempt::new(event, 1, timeout, 0, finished).keeping_answer();
     asks.submit(&mut vec![one]);
     match ended.recv().await {

@@ -24,9 +24,11 @@ pub mod assign;
 pub mod cancel;
 pub mod care;
 pub mod reconcile;
+pub mod schedule;
 pub mod undo;
 
 pub mod approvals;
+pub mod counted;
 pub mod gate;
 pub mod halt;
 

@@ -19,6 +19,12 @@ use super::sendable::{Sendable, stored};
 /// Most commands that one wish asks targets about, the newest.
 pub const ASKED_MAX: u32 = 1_000;
 
+/// How a person's word is told from what a target said.
+const REPORT: &str = "report";
+
+/// What a target has that the ledger does not say.
+pub(super) const UNEXPECTED: &str = "unexpected";
+
 /// What is found out about a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reconciled {
@@ -30,8 +36,23 @@ pub struct Reconciled {
     pub state: State,
     /// `confirmed`, `absent`, `different`, `unreachable` or `unexpected`: the target has what the ledger does not say.
     pub result: &'static str,
+    /// Whether that is as the ledger says.
+    pub as_expected: bool,
     /// What to know besides.
     pub detail: Option<String>,
+}
+
+/// The target has what it cannot have from us, or what was taken back before it was done: with no attempt on record
+/// nothing of it ever left.
+fn is_unexpected(finding: &Finding, state: State, was_sent: bool) -> bool {
+    let was_executed = matches!(finding, Finding::Confirmed | Finding::Different(_));
+    was_executed && (state.is_never_done() || !was_sent)
+}
+
+/// Whether the target has it as the ledger says. What was never done, or is yet to be, or was made up for may be absent.
+fn is_as_expected(result: &str, state: State, was_sent: bool) -> bool {
+    let may_be_absent = state.is_never_done() || state == State::Compensated || !was_sent;
+    result == Finding::Confirmed.name() || result == Finding::Absent.name() && may_be_absent
 }
 
 /// What a person found out.
@@ -66,7 +87,7 @@ impl CommandDesk {
                 Word::Succeeded => Finding::Confirmed,
                 Word::Absent => Finding::Absent,
             };
-            return self.note(id, finding, ("report", Value::Null), by).await;
+            return self.note(id, finding, (REPORT, Value::Null), by).await;
         }
         if matches!(state, State::Sending | State::Reconciling) {
             return Err(wrong("so its answer is on the way"));
@@ -94,7 +115,8 @@ impl CommandDesk {
         self.note(id, finding, ("query", said), by).await
     }
 
-    /// Asks targets about whatever was sent since a time, the newest first. What cannot be asked about is left out.
+    /// Asks targets about whatever came into its state since a time, the newest first; also about what never left, which
+    /// somebody else may have had executed. What cannot be asked about is left out.
     ///
     /// # Errors
     /// Commands cannot be read, or what was found out cannot be put on record.
@@ -106,12 +128,17 @@ impl CommandDesk {
     ) -> Result<Vec<Reconciled>, CommandError> {
         let filter = CommandFilter {
             states: vec![
+                State::Denied,
+                State::PendingApproval,
+                State::Rejected,
+                State::Expired,
+                State::Cancelled,
+                State::Ready,
                 State::Succeeded,
                 State::Unknown,
                 State::Dead,
-                State::Cancelled,
-                State::Expired,
                 State::Compensated,
+                State::CompensationFailed,
             ],
             kind,
             ..CommandFilter::default()
@@ -125,8 +152,7 @@ impl CommandDesk {
             let asks = kinds
                 .get(&command.new.kind)
                 .is_some_and(|kind| kind.asks.is_some());
-            // What was never handed over cannot have come to the target by us.
-            if asks && (command.handed_over || command.state == State::Cancelled) {
+            if asks {
                 all.push(self.reconcile(command.new.id, None, by.clone()).await?);
             }
         }
@@ -134,13 +160,15 @@ impl CommandDesk {
     }
 
     /// Puts on record what was found out, and takes a command there whose outcome was not known.
-    async fn note(
+    pub(super) async fn note(
         &self,
         id: CommandId,
         finding: Finding,
         (method, said): (&'static str, Value),
         by: Actor,
     ) -> Result<Reconciled, CommandError> {
+        // Of a person nobody asks what they cannot have from us: they did it by hand, perhaps.
+        let is_question = method != REPORT;
         let done = self.commands()?.change(move |change| {
             let not_found = || CommandError::NotFound { id: id.to_string() };
             let command = change.command(id)?.ok_or_else(not_found)?;
@@ -148,11 +176,10 @@ impl CommandDesk {
             if state == State::Succeeded && command.state != State::Succeeded {
                 change.keep_result(id, &said.to_string())?;
             }
-            let was_executed = matches!(finding, Finding::Confirmed | Finding::Different(_));
-            // The target has what the ledger says was never done.
-            let result = match command.state {
-                State::Cancelled | State::Expired if was_executed => "unexpected",
-                _ => finding.name(),
+            let was_sent = !change.attempts(id, 1)?.is_empty();
+            let result = match is_question && is_unexpected(&finding, command.state, was_sent) {
+                true => UNEXPECTED,
+                false => finding.name(),
             };
             let detail = match &finding {
                 Finding::Different(names) => Some(format!("other values: {}", names.join(", "))),
@@ -166,10 +193,13 @@ impl CommandDesk {
                 kind: command.new.kind,
                 state,
                 result,
+                as_expected: is_as_expected(result, command.state, was_sent),
                 detail,
             })
         });
-        done.await
+        let found: Reconciled = done.await?;
+        self.0.answers.count(&found.kind, found.result);
+        Ok(found)
     }
 }
 
@@ -210,5 +240,53 @@ fn step(from: State, to: State, reason: &str) -> Transition<'_> {
         from,
         to,
         reason: Some(reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_target_has_that_never_left_is_unexpected() {
+        let different = Finding::Different(vec!["/amount".to_owned()]);
+        for state in State::ALL {
+            for finding in [&Finding::Confirmed, &different] {
+                assert!(is_unexpected(finding, state, false), "{state:?}");
+                let never = state.is_never_done();
+                assert_eq!(is_unexpected(finding, state, true), never, "{state:?}");
+            }
+            for finding in [Finding::Absent, Finding::Unreachable(String::new())] {
+                assert!(!is_unexpected(&finding, state, false), "{state:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_sent_and_counts_as_done_may_not_be_absent() {
+        for (state, was_sent, expected) in [
+            (State::Succeeded, true, false),
+            (State::Unknown, true, false),
+            (State::Dead, true, false),
+            (State::CompensationFailed, true, false),
+            (State::Compensated, true, true),
+            (State::Cancelled, true, true),
+            (State::Denied, false, true),
+            (State::PendingApproval, false, true),
+            (State::Ready, false, true),
+        ] {
+            assert_eq!(
+                is_as_expected("absent", state, was_sent),
+                expected,
+                "{state:?}"
+            );
+            assert!(is_as_expected("confirmed", state, was_sent));
+            for result in ["different", "unreachable", UNEXPECTED] {
+                assert!(
+                    !is_as_expected(result, state, was_sent),
+                    "{state:?} {result}"
+                );
+            }
+        }
     }
 }

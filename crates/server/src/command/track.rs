@@ -13,7 +13,7 @@ use wayhold_store::commands::{AttemptEnd, AttemptStart, Change, Payload, Transit
 use super::answer::Finding;
 use super::desk::{CommandDesk, CommandError};
 use super::gate::may_leave;
-use super::leave::{ask, not_now};
+use super::leave::{ask_about, not_now};
 use super::outcome::{Turn, state_after, turn_of};
 use super::records::{hexadecimal, moved, ourselves, record, write};
 use super::sendable::{Known, Sendable, known, prepare, target_of};
@@ -22,7 +22,7 @@ use crate::sink::{Answer, Attempt, Sink};
 /// Most of an answer that is kept as a command's result, in bytes: what later commands may refer to.
 const RESULT_BYTES_MAX: usize = 16 * 1024;
 
-/// How long a change that found no room or too long a queue is left alone before it is tried again.
+/// How long a change that found no room, too long a queue or a closed file is left alone before it is tried again.
 const RECORD_AGAIN: Duration = Duration::from_millis(250);
 
 /// How often an outcome is tried to be put on record: longer, and the attempt counts as cut off.
@@ -224,9 +224,9 @@ impl CommandDesk {
             tries += 1;
             match self.try_finish(id, sendable, outcome, answer).await {
                 Ok(()) => return Ok(()),
-                Err(CommandError::Store(CommandsError::NoSpace | CommandsError::Busy))
-                    if tries < RECORD_TRIES =>
-                {
+                Err(CommandError::Store(
+                    CommandsError::NoSpace | CommandsError::Busy | CommandsError::Closed { .. },
+                )) if tries < RECORD_TRIES => {
                     tokio::time::sleep(RECORD_AGAIN).await;
                 }
                 Err(error) => {
@@ -350,7 +350,7 @@ impl CommandDesk {
             let since = self.0.clock.now().since(sendable.command.changed_at);
             tokio::time::sleep(config.delay.saturating_sub(since)).await;
         }
-        let (outcome, answer) = ask(asks.as_ref(), sendable, timeout).await;
+        let (outcome, answer) = ask_about(asks.as_ref(), &sendable.event, timeout).await;
         let finding = Finding::of(config, &outcome, &answer.bytes, &sendable.arguments);
         (finding, answer)
     }

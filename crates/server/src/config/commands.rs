@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +37,10 @@ const MEMBERS_MAX: usize = 32;
 
 /// Longest time after which a target shows what it did.
 const DELAY_MAX: Duration = Duration::from_secs(3600);
+
+/// Between two passes of questions on schedule: a target is not asked all the time, and not forgotten.
+const EVERY: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(30 * 24 * 3600);
 
 /// A kind of command.
 #[derive(Clone, Debug)]
@@ -102,6 +107,62 @@ pub struct ReconcileConfig {
     pub compare: Vec<(Pointer, Pointer)>,
     /// How long after an attempt the target is sure to show it.
     pub delay: Duration,
+    /// How often it is asked about every command that moved meanwhile; on somebody's wish alone where `None`.
+    pub every: Option<Duration>,
+    /// How it lists what it did, for what the ledger never sent.
+    pub list: Option<ListConfig>,
+}
+
+/// How a target lists what it did since a time: a request made of an event whose `time` that is.
+#[derive(Clone, Debug)]
+pub struct ListConfig {
+    /// The request.
+    pub request: HttpConfig,
+    /// Where the list is in the answer; the whole of it where it is empty.
+    pub items: Pointer,
+    /// Where an item has the id of its command, as it came as `Idempotency-Key`.
+    pub id: Pointer,
+}
+
+impl ListConfig {
+    /// The ids of what is listed.
+    ///
+    /// # Errors
+    /// It is no such list; says what was expected.
+    pub fn ids_in(&self, answer: &[u8]) -> Result<Vec<String>, String> {
+        let missing = |at: &Pointer, what: &str| format!("expected {what} at \"{at}\" of its list");
+        let items = self
+            .items
+            .raw_in(answer)
+            .and_then(|raw| serde_json::from_str(raw).ok());
+        let Some(Json::Array(items)) = items else {
+            return Err(missing(&self.items, "a list"));
+        };
+        let id = |item: &Json| {
+            let text = item.to_string();
+            let id = self.id.text_in(text.as_bytes());
+            id.ok_or_else(|| missing(&self.id, "an id"))
+        };
+        items.iter().map(id).collect()
+    }
+
+    fn read(section: &mut Section<'_, '_, '_>, network: &NetworkConfig) -> Option<Self> {
+        let items = section.get("items", String::new());
+        let items = Pointer::parse(&items);
+        if items.is_none() {
+            section.problem("items", "expected a JSON pointer such as \"/orders\"");
+        }
+        let id = read_pointer(section, "id");
+        if !section.has("id") {
+            section.problem("id", "expected a JSON pointer such as \"/key\"");
+        }
+        let request = HttpConfig::read_as(section, network, Verb::Get)?;
+        Some(Self {
+            request,
+            items: items?,
+            id: id?,
+        })
+    }
 }
 
 /// What makes up for a command.
@@ -340,6 +401,20 @@ impl ReconcileConfig {
             section.problem("absent", "expected statuses from 400 to 499");
         }
         let delay = section.within("delay", Duration::ZERO, Duration::ZERO, DELAY_MAX);
+        let every = section.find::<Duration>("every");
+        if every.is_some_and(|every| !EVERY.contains(&every)) {
+            section.problem("every", "expected between 1s and 30d");
+        }
+        let list = section
+            .has("list")
+            .then(|| section.table("list", |section| ListConfig::read(section, network)))
+            .flatten();
+        if section.has("list") && every.is_none() {
+            section.problem(
+                "list",
+                "expected every beside it: a list is asked for on schedule",
+            );
+        }
         let compare = section.table("compare", |section| {
             let names = section.keys();
             if names.len() > MEMBERS_MAX {
@@ -361,6 +436,44 @@ impl ReconcileConfig {
             absent,
             compare,
             delay,
+            every,
+            list,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_read_out_of_a_list_wherever_that_is_and_nothing_else_counts_as_one() {
+        let text = "[destinations.erp]\nkind = \"http\"\nurl = \"http://127.0.0.1/x\"\nallow_networks = [\"127.0.0.0/8\"]\n\
+                    [[routes]]\nto = [\"erp\"]\n[commands.refund]\ndestination = \"erp\"\nrisk = \"low\"\n\
+                    [commands.refund.reconcile]\nurl = \"http://127.0.0.1/{id}\"\nallow_networks = [\"127.0.0.0/8\"]\nevery = \"1h\"\n\
+                    [commands.refund.reconcile.list]\nurl = \"http://127.0.0.1/since/{time}\"\nallow_networks = [\"127.0.0.0/8\"]\n\
+                    id = \"/key\"\nITEMS\n";
+        let list = |items: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("wayhold.toml");
+            std::fs::write(&path, text.replace("ITEMS", items)).unwrap();
+            let (overrides, environment) = Default::default();
+            let loaded = crate::config::load(Some(&path), &overrides, &environment).unwrap();
+            let kind = loaded.config.commands.into_iter().next().unwrap();
+            kind.reconcile.unwrap().list.unwrap()
+        };
+        let ids = |list: &ListConfig, answer: &str| list.ids_in(answer.as_bytes());
+        let (whole, inside) = (list(""), list("items = \"/data/refunds\""));
+        let found = Ok(vec!["a".to_owned(), "7".to_owned()]);
+        assert_eq!(ids(&whole, r#"[{"key":"a"},{"key":7,"more":1}]"#), found);
+        assert_eq!(
+            ids(&inside, r#"{"data":{"refunds":[{"key":"a"},{"key":7}]}}"#),
+            found
+        );
+        assert_eq!(ids(&whole, "[]"), Ok(Vec::new()));
+        for answer in ["", "{}", r#"{"data":{"refunds":{}}}"#, r#"[{"id":"a"}]"#] {
+            assert!(ids(&whole, answer).is_err(), "{answer}");
+            assert!(ids(&inside, answer).is_err(), "{answer}");
+        }
     }
 }

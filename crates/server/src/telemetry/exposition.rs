@@ -291,6 +291,29 @@ fn under_way(page: &mut Page<'_>, report: &Report) -> fmt::Result {
         commands
             .flat_map(Counts::iter)
             .map(|(state, n)| ([("state", state.name())], n)),
+    )?;
+    if report.commands.is_none() {
+        return Ok(());
+    }
+    let decisions = &report.decisions;
+    page.counter(
+        "approvals",
+        "Requests for approval that ended, by how",
+        decisions
+            .ended
+            .iter()
+            .map(|(outcome, n)| ([("outcome", *outcome)], *n)),
+    )?;
+    page.histogram(
+        "approval_decision_seconds",
+        "From a request for approval to the decision of people that ended it",
+        [([], decisions.time.clone())],
+    )?;
+    let reconciled = report.reconciled.iter();
+    page.counter(
+        "reconciled",
+        "Commands about which a target was asked on somebody's wish or on schedule, by what was found",
+        reconciled.map(|((kind, result), n)| ([("kind", &**kind), ("result", *result)], *n)),
     )
 }
 

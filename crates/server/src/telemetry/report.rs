@@ -13,6 +13,7 @@ use super::accounting::Accounting;
 use crate::auth::Openness;
 use crate::command::anchors::AnchorState;
 use crate::command::standing::Standing;
+use crate::command::counted::DecisionsReport;
 use crate::dispatch::{LaneSnapshot, LaneState};
 use crate::ingest::LimitReport;
 use crate::source::SourceReport;
@@ -52,6 +53,10 @@ pub struct Report {
     pub ledger: Option<Standing>,
     /// How its second places are, by name.
     pub anchors: Vec<AnchorState>,
+    /// How requests for approval ended.
+    pub decisions: DecisionsReport,
+    /// What targets said when they were asked, by kind and result.
+    pub reconciled: Vec<((String, &'static str), u64)>,
 }
 
 /// One destination at one moment.
@@ -164,6 +169,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::command::standing::Signed;
+    use crate::command::counted::Decisions;
     use crate::config::Mode;
     use crate::source::outbox_table::{Lag, Snapshot};
 
@@ -241,6 +247,8 @@ pub(crate) mod tests {
                 failures: 2,
                 failure: None,
             }],
+            decisions: Decisions::default().report(),
+            reconciled: Vec::new(),
             destinations: destinations
                 .iter()
                 .map(|(name, totals)| DestinationReport {

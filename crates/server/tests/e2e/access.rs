@@ -50,6 +50,7 @@ const ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("GET", "/v1/approvals", Some("read")),
     ("GET", "/v1/approvals/{id}", Some("read")),
     ("POST", "/v1/approvals/approve", Some("approve")),
+    ("POST", "/v1/approvals/reject", Some("approve")),
     ("POST", "/v1/approvals/simulate", Some("read")),
     ("POST", "/v1/approvals/{id}/approve", Some("approve")),
     ("POST", "/v1/approvals/{id}/reject", Some("approve")),

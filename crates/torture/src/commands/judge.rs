@@ -16,7 +16,7 @@ pub(super) fn judge(
     server: &mut Server,
     target: &Target,
     proposed: &Proposed,
-    folder: &Path,
+    out: &Path,
 ) -> String {
     let mut states: BTreeMap<&str, String> = BTreeMap::new();
     for (_, id) in proposed {
@@ -51,13 +51,12 @@ pub(super) fn judge(
     if !status.success() {
         server.fail(&format!("does not stop as it should: {status}"));
     }
-    let out = folder.join("ledger");
     run(
         server,
         &["ledger", "export", "--data"],
-        &[&server.data(), Path::new("--out"), &out],
+        &[&server.data(), Path::new("--out"), out],
     );
-    run(server, &["ledger", "verify"], &[&out]);
+    run(server, &["ledger", "verify"], &[out]);
     let records = std::fs::read_to_string(out.join("records.jsonl")).unwrap();
     let told = judge_records(server, &records, &states);
     format!(

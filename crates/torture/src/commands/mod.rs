@@ -1,4 +1,4 @@
-//! Commands, through kills at every change of their state, a target that fails, dawdles and asks for time, and people
+//! Commands, through kills at every change of their state or cuts of the disk's power, a target that fails, dawdles and asks for time, and people
 //! who approve through the API: each is executed exactly once by the target's own count, none is stuck, and every
 //! state of it is in a ledger that verifies.
 
@@ -14,19 +14,21 @@ mod target;
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
 use self::judge::judge;
-use self::people::People;
+use self::people::{Load, People};
 use self::target::Target;
 use crate::black_box::ending::invalid;
 use crate::black_box::episode::Series;
+use crate::black_box::seed::Seed;
 use crate::black_box::server::Server;
 use crate::black_box::story::instrumented;
+use crate::black_box::volume::Volume;
+use crate::power_cut::cut_power;
 use crate::{Budget, Verdict, sources};
 
 /// Commands of a run that a change waits for.
@@ -47,6 +49,13 @@ const RUN: Duration = Duration::from_secs(3);
 /// How long the last run may get no further before something counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Power cuts of an episode at least.
+const CUTS_MIN: u64 = 10;
+
+/// Size of the volume whose power is cut: commands and their ledger, and the space that must stay free, several times
+/// over.
+const VOLUME_MIB: u64 = 256;
+
 /// What a fault in asking before sending again is planted by.
 pub const SENT_BLINDLY: &str = "unknown-sent-again";
 
@@ -55,6 +64,10 @@ pub const SENT_BLINDLY: &str = "unknown-sent-again";
 pub struct Arguments {
     #[command(flatten)]
     budget: Budget,
+
+    /// Cuts the power of the disk at random moments, as root, instead of killing the server at its points.
+    #[arg(long)]
+    power: bool,
 }
 
 /// Runs it. Under `--control` what may have been executed is sent again without asking.
@@ -67,12 +80,19 @@ pub fn run(arguments: &Arguments) -> Verdict {
         count: COMMANDS,
         per_episode: PER_EPISODE,
     };
-    if budget.control {
-        return series.control(budget, |seed, count| {
-            episode(seed, count, Some(SENT_BLINDLY), &reached)
-        });
+    if arguments.power {
+        let series = Series {
+            kind: "commands --power",
+            ..series
+        };
+        return series.run(budget, |seed, count| episode(seed, count, Ends::PowerCuts));
     }
-    let verdict = series.run(budget, |seed, count| episode(seed, count, None, &reached));
+    if budget.control {
+        let ends = Ends::AtPoints(Some(SENT_BLINDLY), &reached);
+        return series.control(budget, |seed, count| episode(seed, count, ends));
+    }
+    let ends = Ends::AtPoints(None, &reached);
+    let verdict = series.run(budget, |seed, count| episode(seed, count, ends));
     let reached = reached.into_inner().unwrap();
     let missed: Vec<_> = points()
         .into_iter()
@@ -88,7 +108,8 @@ pub fn run(arguments: &Arguments) -> Verdict {
 
 /// A short episode with a planted fault, for whoever tests the tests.
 pub fn hunt(seed: u64, fault: &str) {
-    episode(seed, 60, Some(fault), &Mutex::default());
+    let reached = Mutex::default();
+    episode(seed, 60, Ends::AtPoints(Some(fault), &reached));
 }
 
 /// Where the server dies: at every point of commands.
@@ -98,32 +119,76 @@ fn points() -> Vec<String> {
     points
 }
 
-fn episode(
-    seed: u64,
-    count: u64,
-    planted: Option<&str>,
-    reached: &Mutex<BTreeSet<String>>,
-) -> String {
+/// How the server ends again and again.
+#[derive(Clone, Copy)]
+enum Ends<'a> {
+    /// It dies at each point, with a fault planted in it where one is named, and what was reached is noted.
+    AtPoints(Option<&'a str>, &'a Mutex<BTreeSet<String>>),
+    /// The power of its disk fails.
+    PowerCuts,
+}
+
+fn episode(seed: u64, count: u64, ends: Ends<'_>) -> String {
     let root = tempfile::tempdir().unwrap();
-    let folder = root.path().join("server");
+    let mut volume = match ends {
+        Ends::AtPoints(..) => None,
+        Ends::PowerCuts => match Volume::make(root.path(), VOLUME_MIB, "power cuts") {
+            Some(volume) => Some(volume),
+            None => invalid("power cuts need root, ext4 in a loop image and a C compiler"),
+        },
+    };
+    let inside = volume.as_ref().map_or(root.path(), |volume| volume.path());
+    let folder = inside.join("server");
     std::fs::create_dir(&folder).unwrap();
     let target = Target::start(seed);
     let mut server = Server::configured(&folder, &configuration(&target));
-    server.set_program(instrumented());
-    if let Some(fault) = planted {
-        server.plant(fault);
+    if let Ends::AtPoints(planted, _) = ends {
+        server.set_program(instrumented());
+        planted.iter().for_each(|fault| server.plant(fault));
     }
     server.start();
     let people = People::hire(&server);
     server.kill();
     let mut load = people.work(seed, count);
+    let ended = match (ends, &mut volume) {
+        (Ends::AtPoints(planted, reached), _) => {
+            let kills = die(&mut server, (seed, &load), planted.is_some(), reached);
+            format!("{kills} kills")
+        }
+        (Ends::PowerCuts, Some(volume)) => {
+            format!("{} power cuts", cut(&mut server, volume, (seed, &load)))
+        }
+        (Ends::PowerCuts, None) => invalid("no volume"),
+    };
+    server.set_environment(Vec::new());
+    server.start();
+    target.recover();
+    let proposed = load.proposed(&server);
+    await_ends(&people, &server);
+    load.end();
+    let out = root.path().join("ledger");
+    let account = judge(&people, &mut server, &target, &proposed, &out);
+    let is_planted = matches!(ends, Ends::AtPoints(Some(_), _));
+    if !is_planted && target.is_too_kind() {
+        invalid("the target did not fail, dawdle and ask for time");
+    }
+    format!("{ended}, {account}")
+}
+
+/// Lets the server die at every point, and on and on while there is more to propose; how often it did.
+fn die(
+    server: &mut Server,
+    (seed, load): (u64, &Load),
+    is_planted: bool,
+    reached: &Mutex<BTreeSet<String>>,
+) -> u64 {
     let mut kills = 0;
     // Without a fault every point is met; with one a few kills are enough to leave attempts open.
     let points = points();
-    let some = if planted.is_some() { 4 } else { points.len() };
+    let some = if is_planted { 4 } else { points.len() };
     for hits in HITS {
         for point in points.iter().take(some) {
-            if meet(&mut server, point, hits) {
+            if meet(server, point, hits) {
                 kills += 1;
                 reached.lock().unwrap().insert(point.clone());
             }
@@ -134,23 +199,34 @@ fn episode(
             if reached.lock().unwrap().contains(point) {
                 break;
             }
-            if meet(&mut server, point, 1) {
+            if meet(server, point, 1) {
                 kills += 1;
                 reached.lock().unwrap().insert(point.clone());
             }
         }
     }
-    server.set_environment(Vec::new());
-    server.start();
-    target.recover();
-    let proposed = load.proposed(&server);
-    await_ends(&people, &server);
-    load.end();
-    let account = judge(&people, &mut server, &target, &proposed, Path::new(&folder));
-    if planted.is_none() && target.is_too_kind() {
-        invalid("the target did not fail, dawdle and ask for time");
+    let dice = Seed::new(seed ^ 0xd1e5);
+    let mut again = points.iter().take(some).cycle();
+    while load.goes_on()
+        && let Some(point) = again.next()
+    {
+        let hits = HITS[usize::try_from(dice.below(HITS.len() as u64)).unwrap()];
+        kills += u64::from(meet(server, point, hits));
     }
-    format!("{kills} kills, {account}")
+    kills
+}
+
+/// Cuts the power of the disk again and again while there is more to propose; how often.
+fn cut(server: &mut Server, volume: &mut Volume, (seed, load): (u64, &Load)) -> u64 {
+    let dice = Seed::new(seed ^ 0xc07);
+    let mut cuts = 0;
+    while load.goes_on() || cuts < CUTS_MIN {
+        server.start();
+        std::thread::sleep(Duration::from_millis(20 + dice.below(600)));
+        cut_power(server, volume);
+        cuts += 1;
+    }
+    cuts
 }
 
 /// Runs the server until it dies at that point; whether it did.

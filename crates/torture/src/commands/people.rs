@@ -209,6 +209,11 @@ impl People {
 }
 
 impl Load {
+    /// Whether not everything is proposed yet.
+    pub(super) fn goes_on(&self) -> bool {
+        (self.proposed.lock().unwrap().len() as u64) < self.count
+    }
+
     /// Waits until everything is proposed; those who approve and take back go on.
     pub(super) fn proposed(&mut self, server: &Server) -> Proposed {
         self.enough.store(true, Ordering::Relaxed);

@@ -97,6 +97,22 @@ impl View<'_> {
                 .collect()
         })
     }
+
+    /// The last record of a stream that is still held.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn last_record_of(&self, stream: &str) -> Result<Option<RecordRow>, CommandsError> {
+        self.run(|connection| {
+            let query = format!(
+                "SELECT {COLUMNS} FROM ledger WHERE stream = ?1 ORDER BY sseq DESC LIMIT 1"
+            );
+            connection
+                .prepare_cached(&query)?
+                .query_row([stream], read)
+                .optional()
+        })
+    }
 }
 
 impl Change<'_> {
