@@ -68,10 +68,7 @@ impl CommandDesk {
     pub async fn reconcile_on_schedule(self, mut stop: watch::Receiver<bool>) {
         let mut passes: BTreeMap<String, Pass> = BTreeMap::new();
         loop {
-            tokio::select! {
-                _ = stop.changed() => return,
-                () = tokio::time::sleep(LOOK_EVERY) => {}
-            }
+            // At once: what moves from the start on is asked about.
             for kind in self.kinds().iter() {
                 let due = tokio::select! {
                     _ = stop.changed() => return,
@@ -80,6 +77,10 @@ impl CommandDesk {
                 if let Err(error) = due {
                     warn!(kind = kind.config.name, %error, "a target is not asked on schedule; trying again");
                 }
+            }
+            tokio::select! {
+                _ = stop.changed() => return,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
             }
             if *stop.borrow() {
                 return;

@@ -12,8 +12,8 @@ use wayhold_store::{Figures, GenerationFigures, Health, Recovery};
 use super::accounting::Accounting;
 use crate::auth::Openness;
 use crate::command::anchors::AnchorState;
-use crate::command::standing::Standing;
 use crate::command::counted::DecisionsReport;
+use crate::command::standing::Standing;
 use crate::dispatch::{LaneSnapshot, LaneState};
 use crate::ingest::LimitReport;
 use crate::source::SourceReport;
@@ -168,8 +168,8 @@ pub(crate) mod tests {
     use wayhold_store::LaneTotals;
 
     use super::*;
-    use crate::command::standing::Signed;
     use crate::command::counted::Decisions;
+    use crate::command::standing::Signed;
     use crate::config::Mode;
     use crate::source::outbox_table::{Lag, Snapshot};
 
@@ -248,7 +248,7 @@ pub(crate) mod tests {
                 failure: None,
             }],
             decisions: Decisions::default().report(),
-            reconciled: Vec::new(),
+            reconciled: vec![(("refund".to_owned(), "confirmed"), 2)],
             destinations: destinations
                 .iter()
                 .map(|(name, totals)| DestinationReport {
