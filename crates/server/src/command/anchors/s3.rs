@@ -85,7 +85,6 @@ impl S3 {
 }
 
 /// What went wrong on the way.
-#[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
 fn words(error: reqwest::Error) -> String {
     error.without_url().to_string()
 }
