@@ -37,9 +37,9 @@ pub(super) const PROFILE: Profile = Profile {
     cache_kib: 8 * 1024,
 };
 
-/// Bytes of log after which it is moved into the file although changes wait: some ten thousand commands. Nobody is answered
+/// Bytes of log after which it is moved into the file although changes wait: thousands of commands. Nobody is answered
 /// meanwhile, so that it is done seldom; pages that many groups wrote are then written once. A start reads as much again
-/// in a moment.
+/// in a moment, and it is a quarter of the free disk below which no command is taken.
 pub(super) const LOG_BYTES_MAX: u64 = 128 * 1024 * 1024;
 
 /// Bytes of log after which it is moved once nobody waits: as much as takes no longer than a few groups.
