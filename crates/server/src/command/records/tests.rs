@@ -113,6 +113,7 @@ async fn a_transition_leaves_the_same_behind_wherever_a_command_comes_from() {
                 _ => (None, State::Compensating, 1),
             };
             let mut records = vec!["command.state"];
+            records.extend((from == State::Dead).then_some("dlq.resolved"));
             records.extend(more);
             assert_eq!(left.records, records, "{from:?} -> {to:?}");
             assert_eq!(left.other, other, "{from:?} -> {to:?}");
