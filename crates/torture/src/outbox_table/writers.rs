@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::database::{Database, Engine, aggregate};
+use super::database::{Database, Engine, Table, aggregate};
 use super::judge::{Span, payload};
 use super::session::{Gone, Session};
 use super::transaction::{End, KIND, Transaction, UNWANTED};
@@ -116,8 +116,7 @@ impl Shared {
         self.note(number, None);
         client.send(&opening(engine, counts, transaction))?;
         std::thread::sleep(before);
-        let refuses = self.database.table.refuses;
-        client.send(&writing(engine, counts, refuses, transaction))?;
+        client.send(&writing(engine, self.database.table, transaction))?;
         std::thread::sleep(after);
         let end = match transaction.end {
             End::Commit => "COMMIT",
@@ -169,13 +168,13 @@ fn opening(engine: Engine, counts: bool, transaction: &Transaction) -> String {
 }
 
 /// Writes its rows, each to the outbox and to the list of what was written.
-fn writing(engine: Engine, counts: bool, refuses: bool, transaction: &Transaction) -> String {
+fn writing(engine: Engine, table: Table, transaction: &Transaction) -> String {
     let mut sql = String::new();
-    let draws = draws(engine, counts, transaction);
+    let draws = draws(engine, table.counts, transaction);
     for (nth, row) in transaction.rows.iter().enumerate() {
         let (id, aggregate, number) = (&row.id, aggregate(row.aggregate), transaction.number);
         let payload = payload(number, nth as u64);
-        let kind = match refuses && row.is_unwanted() {
+        let kind = match table.refuses && row.is_unwanted() {
             true => UNWANTED,
             false => KIND,
         };
