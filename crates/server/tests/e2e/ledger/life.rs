@@ -73,6 +73,17 @@ fn trace(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
     found
 }
 
+/// The records of exports that an export holds.
+fn exports_in(export: &Path) -> Vec<Value> {
+    let records = fs::read_to_string(export.join("records.jsonl")).unwrap();
+    let records = records
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    records
+        .filter(|record| record["type"] == "export.created")
+        .collect()
+}
+
 #[test]
 fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_is_stopped() {
     let folder = tempfile::tempdir().unwrap();
@@ -123,13 +134,7 @@ fn a_ledger_is_signed_proven_erased_from_and_exported_while_it_runs_and_when_it_
     assert_eq!((verified.payloads, verified.erased), (4, 1));
     let size = verified.size;
     assert!(size > erased);
-    let records = fs::read_to_string(running.join("records.jsonl")).unwrap();
-    let records = records
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let exports: Vec<_> = records
-        .filter(|record| record["type"] == "export.created")
-        .collect();
+    let exports = exports_in(&running);
     assert_eq!(exports.len(), 1);
     assert_eq!(exports[0]["body"]["size"], exports[0]["idx"]);
     assert_eq!(exports[0]["stream"], "ledger:exports");
