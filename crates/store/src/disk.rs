@@ -103,6 +103,32 @@ fn name_aside(disk: &dyn Disk, path: &Path) -> io::Result<PathBuf> {
     }
 }
 
+/// Bytes of a log that are written again at once.
+const RENEWED_BYTES: usize = 1024 * 1024;
+
+/// Writes the log of a SQLite file again, in place and durably, before anything is moved from it into the file. A sync
+/// of it that failed in an earlier run may have left what was written in the system's memory alone, and no later sync
+/// would write that: then a crash while the log is moved would leave half of it in the file and nothing to finish it
+/// from.
+pub fn renew_log(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    let log = with_suffix(path, "-wal");
+    if !disk.exists(&log)? || disk.len(&log)? == 0 {
+        return Ok(());
+    }
+    let file = disk.overwrite(&log)?;
+    let mut offset = 0;
+    loop {
+        let bytes = disk.read_range(&log, offset, RENEWED_BYTES)?;
+        if bytes.is_empty() {
+            break;
+        }
+        file.write_at(&bytes, offset)?;
+        offset += bytes.len() as u64;
+    }
+    file.sync()?;
+    disk.sync_directory(path.parent().unwrap_or(Path::new(".")))
+}
+
 /// Copies a SQLite file aside with its WAL, as they are; the main file last, so that a repetition finds
 /// that there is no whole copy.
 pub fn copy_database_aside(disk: &dyn Disk, path: &Path) -> io::Result<PathBuf> {

@@ -110,27 +110,15 @@ fn names_that_run(connection: &Connection) -> rusqlite::Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use wayhold_model::Clock;
-
     use super::*;
-    use crate::catalog::{Catalog, NewReplay};
-    use crate::disk::SystemDisk;
+    use crate::catalog::NewReplay;
+    use crate::catalog::fixed;
     use crate::scan::TimeRange;
-
-    struct Fixed;
-
-    impl Clock for Fixed {
-        fn now(&self) -> Timestamp {
-            Timestamp::from_micros(7)
-        }
-    }
 
     #[test]
     fn a_copy_delivers_nothing_of_its_own_accord() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || Catalog::open(folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap();
+        let open = || fixed::open(folder.path());
         let catalog = open();
         let orders = catalog.sync_destinations(&["orders".to_owned()]).unwrap();
         let new = NewReplay {

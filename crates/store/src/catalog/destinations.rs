@@ -223,25 +223,8 @@ pub(super) fn read(connection: &Connection) -> rusqlite::Result<Vec<DestinationR
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-    use std::sync::Arc;
-
-    use wayhold_model::{Clock, Timestamp};
-
     use super::*;
-    use crate::disk::SystemDisk;
-
-    struct Fixed;
-
-    impl Clock for Fixed {
-        fn now(&self) -> Timestamp {
-            Timestamp::from_micros(7)
-        }
-    }
-
-    fn open(directory: &Path) -> Catalog {
-        Catalog::open(directory, &SystemDisk, Arc::new(Fixed), 1).unwrap()
-    }
+    use crate::catalog::fixed::open;
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()

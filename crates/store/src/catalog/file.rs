@@ -19,7 +19,7 @@ use crate::catalog::{
 };
 use crate::connection::{self, Access, ConnectionError, Fault, FreePages, Profile};
 use crate::delivery::LaneTotals;
-use crate::disk::Disk;
+use crate::disk::{Disk, renew_log};
 use crate::format::{Format, Upgrade};
 
 /// Name of the file in the data directory.
@@ -235,6 +235,7 @@ impl Catalog {
         };
         let exists = disk.exists(&path).map_err(|e| unusable(&e))?;
         let has_shards = has_shards(directory, disk)?;
+        renew_log(disk, &path).map_err(|e| unusable(&e))?;
         let mut connection = match (exists, has_shards) {
             (true, _) => connection::open(&path, Access::Write, PROFILE, vfs),
             (false, false) => connection::open(&path, Access::Create, PROFILE, vfs),

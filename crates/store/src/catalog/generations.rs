@@ -184,25 +184,8 @@ pub(super) fn read_retired(connection: &Connection) -> rusqlite::Result<Vec<(Lan
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-    use std::sync::Arc;
-
-    use wayhold_model::{Clock, Timestamp};
-
     use super::*;
-    use crate::disk::SystemDisk;
-
-    struct Fixed;
-
-    impl Clock for Fixed {
-        fn now(&self) -> Timestamp {
-            Timestamp::from_micros(7)
-        }
-    }
-
-    fn open(directory: &Path) -> Catalog {
-        Catalog::open(directory, &SystemDisk, Arc::new(Fixed), 2).unwrap()
-    }
+    use crate::catalog::fixed;
 
     fn known(catalog: &Catalog) -> Vec<(u32, u16, bool)> {
         let records = catalog.generations().into_iter();
@@ -214,7 +197,7 @@ mod tests {
     #[test]
     fn a_generation_is_named_made_and_retired_and_its_number_is_never_given_again() {
         let folder = tempfile::tempdir().unwrap();
-        let catalog = open(folder.path());
+        let catalog = fixed::open_of(folder.path(), 2);
         std::fs::create_dir(folder.path().join("g1")).unwrap();
         catalog.generation_is_made(Generation(1)).unwrap();
         let second = catalog
@@ -239,7 +222,7 @@ mod tests {
             .unwrap();
         drop(catalog);
 
-        let catalog = open(folder.path());
+        let catalog = fixed::open_of(folder.path(), 2);
         assert_eq!(known(&catalog), [(2, 3, true)]);
         assert!(catalog.is_retired(Generation(1)).unwrap());
         assert!(

@@ -11,6 +11,8 @@ mod audit;
 mod destinations;
 mod examine;
 mod file;
+#[cfg(test)]
+mod fixed;
 mod generations;
 mod rebuild;
 mod redrives;

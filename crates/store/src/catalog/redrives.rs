@@ -165,25 +165,8 @@ fn read_row(row: &Row<'_>) -> rusqlite::Result<RedriveRecord> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-    use std::sync::Arc;
-
-    use wayhold_model::Clock;
-
     use super::*;
-    use crate::disk::SystemDisk;
-
-    struct Fixed;
-
-    impl Clock for Fixed {
-        fn now(&self) -> Timestamp {
-            Timestamp::from_micros(7)
-        }
-    }
-
-    fn open(directory: &Path) -> Catalog {
-        Catalog::open(directory, &SystemDisk, Arc::new(Fixed), 1).unwrap()
-    }
+    use crate::catalog::fixed::open;
 
     const AUDITED: AuditWords<'static> = AuditWords {
         subject: "wms",

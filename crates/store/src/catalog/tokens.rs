@@ -151,20 +151,8 @@ pub(super) fn read(connection: &Connection) -> rusqlite::Result<Vec<TokenRecord>
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use wayhold_model::{Clock, Timestamp};
-
     use super::*;
-    use crate::disk::SystemDisk;
-
-    struct Fixed;
-
-    impl Clock for Fixed {
-        fn now(&self) -> Timestamp {
-            Timestamp::from_micros(7)
-        }
-    }
+    use crate::catalog::fixed;
 
     fn token(prefix: &str, roles: &[&str]) -> NewToken {
         NewToken {
@@ -182,7 +170,7 @@ mod tests {
     #[test]
     fn a_token_keeps_until_which_filling_it_is_admitted() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || Catalog::open(folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap();
+        let open = || fixed::open(folder.path());
         let bulk = NewToken {
             admit_until: Some(Fill::from_thousandths(800)),
             ..token("abc", &["ingest"])
@@ -200,7 +188,7 @@ mod tests {
     #[test]
     fn a_token_is_found_by_its_prefix_and_stays_revoked() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || Catalog::open(folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap();
+        let open = || fixed::open(folder.path());
         let catalog = open();
         assert!(!catalog.has_tokens());
         let made = catalog
@@ -223,7 +211,7 @@ mod tests {
     #[test]
     fn a_token_never_changes_what_its_principal_may_do() {
         let folder = tempfile::tempdir().unwrap();
-        let catalog = Catalog::open(folder.path(), &SystemDisk, Arc::new(Fixed), 1).unwrap();
+        let catalog = fixed::open(folder.path());
         catalog
             .create_token(&token("abc", &["ingest"]), "ada")
             .unwrap();

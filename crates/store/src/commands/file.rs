@@ -7,7 +7,7 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use super::{approvals, attempts, bounds, counts, edits, keys, ledger, rows};
 use crate::connection::{self, Access, ConnectionError, FreePages, Profile};
-use crate::disk::{Disk, with_suffix};
+use crate::disk::{Disk, renew_log, with_suffix};
 use crate::format::Format;
 
 /// Name of the file in the data directory.
@@ -70,6 +70,7 @@ pub(super) fn open(
         true => Access::Write,
         false => Access::Create,
     };
+    renew_log(disk, &path).map_err(ConnectionError::Make)?;
     let mut connection = connection::open(&path, access, PROFILE, vfs)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
     // A crash while the file was made leaves it without any table: nothing was ever kept in it.

@@ -88,7 +88,7 @@ struct Handle {
     path: PathBuf,
     /// `None` for a file that is only read.
     inode: Option<Inode>,
-    /// Whether the system syncs the directory with the first sync, as it does for new logs and journals.
+    /// Whether the system syncs the directory with the first sync, as it does for logs and journals.
     sync_directory: bool,
 }
 
@@ -164,21 +164,17 @@ unsafe extern "C" fn open(
             return answer;
         }
         let writable = flags & ffi::SQLITE_OPEN_READWRITE != 0;
-        let (inode, is_new) = match writable {
-            true => {
-                let (inode, is_new) = log.opened(&path);
-                (Some(inode), is_new)
-            }
-            false => (None, false),
-        };
+        let inode = writable.then(|| log.opened(&path).0);
         drop(log);
+        // Whether the file was there before makes no difference to the system: a first sync that failed may have left it.
+        let may_make = flags & ffi::SQLITE_OPEN_CREATE != 0;
         let log_or_journal =
             ffi::SQLITE_OPEN_WAL | ffi::SQLITE_OPEN_MAIN_JOURNAL | ffi::SQLITE_OPEN_SUPER_JOURNAL;
         (*recording).handle = Box::into_raw(Box::new(Handle {
             recorder,
             path,
             inode,
-            sync_directory: is_new && flags & log_or_journal != 0,
+            sync_directory: may_make && flags & log_or_journal != 0,
         }));
         (*file).pMethods = &raw const METHODS;
         ffi::SQLITE_OK
