@@ -228,7 +228,9 @@ async fn one_in_a_hundred_holds_about_one_in_a_hundred() {
         ..tiny()
     };
     let (accepted, held) = held_of(24_000, &options).await;
-    assert!(held * 100 <= accepted * 3, "{held} of {accepted}");
+    // Besides that hundredth: a segment more where the last ones were sealed too far apart to gain anything together, and
+    // the files of which each store has one.
+    assert!(held * 100 <= accepted * 4, "{held} of {accepted}");
 }
 
 /// `cargo test --test compaction -- --ignored --nocapture`: the figure in docs/benchmarks.md.
@@ -246,5 +248,7 @@ async fn one_in_a_hundred_of_a_million_at_the_limits_of_production() {
         "accepted {accepted} bytes, held {held} bytes: {:.2} %",
         held as f64 * 100.0 / accepted as f64
     );
-    assert!(held * 100 <= accepted * 3, "{held} of {accepted}");
+    // Besides that hundredth: a segment more where the last ones were sealed too far apart to gain anything together, and
+    // the files of which each store has one.
+    assert!(held * 100 <= accepted * 4, "{held} of {accepted}");
 }
