@@ -327,10 +327,11 @@ impl Task {
                     End::Again | End::Empty | End::Open => None,
                 }
             };
-            let (settled, outcome, following) = tokio::join!(
+            // The database is asked before the rows are made events, so that it works meanwhile.
+            let (settled, following, outcome) = tokio::join!(
                 settle(time, settler, &settling),
-                self.accept(rows),
                 following,
+                self.accept(rows),
             );
             settled?;
             any |= !outcome.accepted.is_empty();
