@@ -45,7 +45,7 @@ macro_rules! planted {
 }
 
 #[cfg(feature = "failpoints")]
-pub use armed::{hastened, is_planted, reached};
+pub use armed::{hastened, is_planted, kept, reached};
 
 #[cfg(feature = "failpoints")]
 mod armed {
@@ -54,6 +54,15 @@ mod armed {
     use std::time::Duration;
 
     use crate::options::Options;
+
+    /// How long records of the ledger are kept: nothing at all where `WAYHOLD_LEDGER_AGED` is set, since nobody waits half a
+    /// year to see some removed.
+    pub fn kept(keep: Duration) -> Duration {
+        match std::env::var_os("WAYHOLD_LEDGER_AGED") {
+            Some(_) => Duration::ZERO,
+            None => keep,
+        }
+    }
 
     /// Passes a point; does not return where this is the hit that the environment names.
     pub fn reached(name: &str) {

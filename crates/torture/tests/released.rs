@@ -28,7 +28,12 @@ fn the_binary_holds_no_place_where_it_may_be_told_to_die() {
     let mut texts = sources::points();
     assert!(texts.len() >= 40, "{} points", texts.len());
     texts.extend(sources::faults());
-    texts.extend(["WAYHOLD_FAILPOINT", "WAYHOLD_PLANTED"].map(str::to_owned));
+    let variables = [
+        "WAYHOLD_FAILPOINT",
+        "WAYHOLD_PLANTED",
+        "WAYHOLD_LEDGER_AGED",
+    ];
+    texts.extend(variables.map(str::to_owned));
     assert_eq!(found_in(binary(), &texts), Vec::<String>::new());
     // What is there is found.
     let there = ["/v1/dead-letters/{id}/redrive".to_owned()];

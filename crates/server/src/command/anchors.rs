@@ -119,8 +119,10 @@ async fn serve(place: Arc<Place>, mut newest: watch::Receiver<Option<Arc<Offered
             let Some(offered) = newest.borrow_and_update().clone() else {
                 break;
             };
+            wayhold_store::failpoint!("commands.ledger-before-anchoring");
             let put = tokio::time::timeout(TIMEOUT, place.put(&offered)).await;
             let put = put.unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")));
+            wayhold_store::failpoint!("commands.ledger-anchored");
             place.note(&offered, &put);
             if put.is_ok() {
                 tokio::time::sleep(place.config.every).await;

@@ -191,6 +191,7 @@ impl Ledger {
             self.signing.signed(Signed { size, at });
             return Ok(Some(note));
         }
+        wayhold_store::failpoint!("commands.ledger-before-checkpoint");
         let checkpoint = Checkpoint {
             origin: key.public().name().to_owned(),
             head,
@@ -203,6 +204,7 @@ impl Ledger {
             Ok::<_, CommandsError>(change.now())
         });
         let (size, at) = (head.size, kept.await?);
+        wayhold_store::failpoint!("commands.ledger-checkpoint-kept");
         self.signing.signed(Signed { size, at });
         Ok(Some(note))
     }
@@ -256,8 +258,7 @@ impl Ledger {
                     Erasing::NotEnded(state) => return Err(LedgerError::NotEnded(state)),
                 }
                 let draft = Draft::new(stream, "redaction.applied", &by, &Trace::default(), &body)?;
-                let idx = change.append(&draft)?;
-                Ok(idx)
+                Ok(change.append(&draft)?)
             })
             .await
     }
@@ -288,9 +289,11 @@ impl Ledger {
             let step = commands.change(move |change| {
                 let step = change.remove_records(end)?;
                 if let Some(step) = step {
+                    wayhold_store::failpoint!("commands.retention-before-record");
                     let body =
                         json!({ "first": step.first, "before": before.to_string(), "keys": keys });
                     append(change, RETENTION_STREAM, "retention.applied", &body)?;
+                    wayhold_store::failpoint!("commands.retention-recorded");
                 }
                 Ok::<_, LedgerError>(step)
             });

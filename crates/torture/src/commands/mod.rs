@@ -1,6 +1,7 @@
-//! Commands, through kills at every change of their state or cuts of the disk's power, a target that fails, dawdles and asks for time, and people
-//! who approve through the API: each is executed exactly once by the target's own count, none is stuck, and every
-//! state of it is in a ledger that verifies.
+//! Commands, through kills at every change of their state or cuts of the disk's power, a target that fails, dawdles and
+//! asks for time, and people who approve through the API: each is executed exactly once by the target's own count, none
+//! is stuck, and every state of it is in a ledger that verifies, also against the checkpoints in a second place, and
+//! after what is older than the retention was removed.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,12 +15,13 @@ mod target;
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use self::judge::judge;
+use self::judge::{SECOND_PLACE, judge, judge_remainder};
 use self::people::{Load, People};
 use self::target::Target;
 use crate::black_box::ending::invalid;
@@ -55,6 +57,9 @@ const CUTS_MIN: u64 = 10;
 /// Size of the volume whose power is cut: commands and their ledger, and the space that must stay free, several times
 /// over.
 const VOLUME_MIB: u64 = 256;
+
+/// What the points begin with at which records are removed, which is after everything was judged.
+const RETENTION: &str = "commands.retention-";
 
 /// What a fault in asking before sending again is planted by.
 pub const SENT_BLINDLY: &str = "unknown-sent-again";
@@ -94,8 +99,10 @@ pub fn run(arguments: &Arguments) -> Verdict {
     let ends = Ends::AtPoints(None, &reached);
     let verdict = series.run(budget, |seed, count| episode(seed, count, ends));
     let reached = reached.into_inner().unwrap();
-    let missed: Vec<_> = points()
+    let (working, forgetting) = points();
+    let missed: Vec<_> = working
         .into_iter()
+        .chain(forgetting)
         .filter(|point| !reached.contains(point))
         .collect();
     match verdict {
@@ -112,11 +119,13 @@ pub fn hunt(seed: u64, fault: &str) {
     episode(seed, 60, Ends::AtPoints(Some(fault), &reached));
 }
 
-/// Where the server dies: at every point of commands.
-fn points() -> Vec<String> {
+/// Where the server dies: at every point of commands and of their ledger, while it works; and where it removes records.
+fn points() -> (Vec<String>, Vec<String>) {
     let mut points = sources::points();
     points.retain(|point| point.starts_with("commands."));
     points
+        .into_iter()
+        .partition(|point| !point.starts_with(RETENTION))
 }
 
 /// How the server ends again and again.
@@ -141,7 +150,9 @@ fn episode(seed: u64, count: u64, ends: Ends<'_>) -> String {
     let folder = inside.join("server");
     std::fs::create_dir(&folder).unwrap();
     let target = Target::start(seed);
-    let mut server = Server::configured(&folder, &configuration(&target));
+    // Beside the server's disk, so that it keeps what it was given when the power of that one fails.
+    let second = root.path().join(SECOND_PLACE);
+    let mut server = Server::configured(&folder, &configuration(&target, &second));
     if let Ends::AtPoints(planted, _) = ends {
         server.set_program(instrumented());
         planted.iter().for_each(|fault| server.plant(fault));
@@ -166,13 +177,19 @@ fn episode(seed: u64, count: u64, ends: Ends<'_>) -> String {
     let proposed = load.proposed(&server);
     await_ends(&people, &server);
     load.end();
-    let out = root.path().join("ledger");
-    let account = judge(&people, &mut server, &target, &proposed, &out);
+    let account = judge(&people, &mut server, &target, &proposed, root.path());
+    let forgotten = match ends {
+        Ends::AtPoints(None, reached) => {
+            let kills = forget(&mut server, root.path(), reached);
+            format!("; {kills} kills where records are removed")
+        }
+        Ends::AtPoints(Some(_), _) | Ends::PowerCuts => String::new(),
+    };
     let is_planted = matches!(ends, Ends::AtPoints(Some(_), _));
     if !is_planted && target.is_too_kind() {
         invalid("the target did not fail, dawdle and ask for time");
     }
-    format!("{ended}, {account}")
+    format!("{ended}, {account}{forgotten}")
 }
 
 /// Lets the server die at every point, and on and on while there is more to propose; how often it did.
@@ -184,7 +201,7 @@ fn die(
 ) -> u64 {
     let mut kills = 0;
     // Without a fault every point is met; with one a few kills are enough to leave attempts open.
-    let points = points();
+    let (points, _) = points();
     let some = if is_planted { 4 } else { points.len() };
     for hits in HITS {
         for point in points.iter().take(some) {
@@ -229,10 +246,41 @@ fn cut(server: &mut Server, volume: &mut Volume, (seed, load): (u64, &Load)) -> 
     cuts
 }
 
+/// Has records removed for their age, and the server killed where it does so; how often it was. What is left verifies,
+/// against what was exported before.
+fn forget(server: &mut Server, beside: &Path, reached: &Mutex<BTreeSet<String>>) -> u64 {
+    let mut kills = 0;
+    let aged = ("WAYHOLD_LEDGER_AGED".to_owned(), "1".to_owned());
+    let (_, points) = points();
+    for hits in HITS {
+        for point in &points {
+            if meet_with(server, vec![aged.clone()], point, hits) {
+                kills += 1;
+                reached.lock().unwrap().insert(point.clone());
+            }
+        }
+    }
+    server.set_environment(vec![aged]);
+    server.start();
+    std::thread::sleep(RUN);
+    judge_remainder(server, beside);
+    kills
+}
+
 /// Runs the server until it dies at that point; whether it did.
 fn meet(server: &mut Server, point: &str, hits: u64) -> bool {
-    let at = ("WAYHOLD_FAILPOINT".to_owned(), format!("{point}:{hits}"));
-    server.set_environment(vec![at]);
+    meet_with(server, Vec::new(), point, hits)
+}
+
+/// The same, with more in its environment.
+fn meet_with(
+    server: &mut Server,
+    mut environment: Vec<(String, String)>,
+    point: &str,
+    hits: u64,
+) -> bool {
+    environment.push(("WAYHOLD_FAILPOINT".to_owned(), format!("{point}:{hits}")));
+    server.set_environment(environment);
     server.spawn();
     let until = Instant::now() + RUN;
     while Instant::now() < until {
@@ -267,8 +315,8 @@ fn await_ends(people: &People, server: &Server) {
 }
 
 /// Kinds for a target that knows keys again and for one that has to be asked, each with and without approval.
-fn configuration(target: &Target) -> String {
-    let address = target.address;
+fn configuration(target: &Target, second: &Path) -> String {
+    let (address, second) = (target.address, second.display());
     let mut text = format!(
         r#"
 [store]
@@ -294,6 +342,11 @@ timeout = "400ms"
 concurrency = 16
 retry = {{ base = "20ms", cap = "200ms" }}
 breaker = {{ failures = 100000 }}
+
+[ledger.anchors.second]
+kind = "folder"
+path = "{second}"
+every = "1s"
 
 [destinations.rest]
 kind = "null"
