@@ -257,8 +257,11 @@ impl Ledger {
                     Erasing::NotHeld => return Err(LedgerError::NoPayload { idx, commitment }),
                     Erasing::NotEnded(state) => return Err(LedgerError::NotEnded(state)),
                 }
+                wayhold_store::failpoint!("commands.erasure-before-record");
                 let draft = Draft::new(stream, "redaction.applied", &by, &Trace::default(), &body)?;
-                Ok(change.append(&draft)?)
+                let idx = change.append(&draft)?;
+                wayhold_store::failpoint!("commands.erasure-recorded");
+                Ok(idx)
             })
             .await
     }

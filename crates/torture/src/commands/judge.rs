@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::PATIENCE;
-use super::people::{People, Proposed};
+use super::people::{Erased, People, Proposed};
 use super::target::Target;
 use crate::black_box::server::{Server, binary};
 
@@ -70,6 +70,17 @@ pub(super) fn judge(
         "{counts:?}, {told} records; the target: {}",
         target.account()
     )
+}
+
+/// Nothing that was erased, by the server's own answer, is in the export; how much that was.
+pub(super) fn judge_erasures(server: &Server, erased: &Erased, beside: &Path) -> usize {
+    let payloads = beside.join(EXPORT).join("payloads");
+    for commitment in erased {
+        if payloads.join(commitment).exists() {
+            server.fail(&format!("has {commitment} still, which it had erased"));
+        }
+    }
+    erased.len()
 }
 
 /// Records were removed for their age, and what is left continues what was exported before. The server has stopped then.

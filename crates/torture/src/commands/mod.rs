@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use self::judge::{SECOND_PLACE, judge, judge_remainder};
+use self::judge::{SECOND_PLACE, judge, judge_erasures, judge_remainder};
 use self::people::{Load, People};
 use self::target::Target;
 use crate::black_box::ending::invalid;
@@ -176,8 +176,9 @@ fn episode(seed: u64, count: u64, ends: Ends<'_>) -> String {
     target.recover();
     let proposed = load.proposed(&server);
     await_ends(&people, &server);
-    load.end();
+    let erased = load.end();
     let account = judge(&people, &mut server, &target, &proposed, root.path());
+    let erasures = judge_erasures(&server, &erased, root.path());
     let forgotten = match ends {
         Ends::AtPoints(None, reached) => {
             let kills = forget(&mut server, root.path(), reached);
@@ -189,7 +190,7 @@ fn episode(seed: u64, count: u64, ends: Ends<'_>) -> String {
     if !is_planted && target.is_too_kind() {
         invalid("the target did not fail, dawdle and ask for time");
     }
-    format!("{ended}, {account}{forgotten}")
+    format!("{ended}, {account}, {erasures} erased{forgotten}")
 }
 
 /// Lets the server die at every point, and on and on while there is more to propose; how often it did.

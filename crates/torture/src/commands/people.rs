@@ -1,5 +1,5 @@
 //! Who works with the server: a service that proposes, again and again under one key until it is answered; a person
-//! who approves, and one who takes some back.
+//! who approves, one who takes some back, and one who erases what they said.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,6 +32,9 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// One in so many is taken back, where nothing of it happened yet.
 const TAKEN_BACK: u64 = 6;
 
+/// How many commands are younger than the one whose arguments are erased, so that most have ended by then.
+const YOUNGER: usize = 20;
+
 /// How long a service waits between two proposals: there must be some at every point where the server dies.
 const PACE: Duration = Duration::from_millis(100);
 
@@ -50,11 +53,15 @@ pub(super) struct People {
 /// What was proposed: keys and ids, as they were answered.
 pub(super) type Proposed = Vec<(String, String)>;
 
+/// Commitments of what was erased, as it was answered.
+pub(super) type Erased = Vec<String>;
+
 /// Everybody at work.
 pub(super) struct Load {
     proposers: Vec<JoinHandle<()>>,
     others: Vec<JoinHandle<()>>,
     proposed: Arc<Mutex<Proposed>>,
+    erased: Arc<Mutex<Erased>>,
     enough: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     count: u64,
@@ -84,7 +91,7 @@ impl People {
         }
     }
 
-    /// Begins proposing so many commands, and more until there are enough; approving and taking back.
+    /// Begins proposing so many commands, and more until there are enough; approving, taking back and erasing.
     pub(super) fn work(&self, seed: u64, count: u64) -> Load {
         let proposed = Arc::<Mutex<Proposed>>::default();
         let (enough, stop) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
@@ -105,15 +112,23 @@ impl People {
         let proposers = proposers.collect();
         let (approver, approving) = (self.clone(), Arc::clone(&stop));
         let (operator, operating) = (self.clone(), Arc::clone(&stop));
-        let seen = Arc::clone(&proposed);
+        let (eraser, erasing) = (self.clone(), Arc::clone(&stop));
+        let erased = Arc::<Mutex<Erased>>::default();
+        let (seen, known, gone) = (
+            Arc::clone(&proposed),
+            Arc::clone(&proposed),
+            Arc::clone(&erased),
+        );
         let others = vec![
             std::thread::spawn(move || approver.approve_until(&approving)),
             std::thread::spawn(move || operator.take_back_until(seed, &seen, &operating)),
+            std::thread::spawn(move || eraser.erase_until(&known, &gone, &erasing)),
         ];
         Load {
             proposers,
             others,
             proposed,
+            erased,
             enough,
             stop,
             count,
@@ -171,6 +186,41 @@ impl People {
         }
     }
 
+    fn erase_until(&self, proposed: &Mutex<Proposed>, erased: &Mutex<Erased>, stop: &AtomicBool) {
+        let mut next = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let old = {
+                let proposed = proposed.lock().unwrap();
+                let old = proposed.iter().rev().skip(YOUNGER).rev().nth(next);
+                old.map(|(_, id)| id.clone())
+            };
+            // Nobody answered: whether it was erased is not known, and it is asked for again.
+            if let Some((commitment, status)) = old.and_then(|id| self.erase(&id)) {
+                next += 1;
+                if status == 200 {
+                    erased.lock().unwrap().push(commitment);
+                }
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    /// Erases the arguments of a command; their commitment, and what was answered. `None` where nobody answered.
+    fn erase(&self, id: &str) -> Option<(String, u16)> {
+        let stream = format!("/v1/ledger?limit=1&stream=cmd:{id}");
+        let accepted = items(self.ask(&self.operator, &stream)?).into_iter().next();
+        let accepted = accepted?;
+        let commit = accepted.pointer("/body/args/commit").unwrap();
+        let body = json!({ "commit": commit, "reason": "asked for" }).to_string();
+        let head = format!(
+            "{}Content-Type: application/json\r\n",
+            authorization(&self.operator)
+        );
+        let target = format!("/v1/ledger/{}/erase", accepted["idx"]);
+        let answer = Client::new(self.address).post(&target, &head, body.as_bytes());
+        Some((commit.as_str().unwrap().to_owned(), answer.ok()?.status))
+    }
+
     /// States of commands that have not ended, by id.
     pub(super) fn open(&self) -> BTreeMap<String, String> {
         let open =
@@ -226,10 +276,11 @@ impl Load {
         proposed
     }
 
-    /// Ends everybody's work.
-    pub(super) fn end(self) {
+    /// Ends everybody's work; what was erased.
+    pub(super) fn end(self) -> Erased {
         self.stop.store(true, Ordering::Relaxed);
         self.others.into_iter().for_each(joined);
+        self.erased.lock().unwrap().clone()
     }
 }
 
