@@ -240,4 +240,18 @@ mod tests {
         let space = SystemDisk.space(folder.path()).unwrap();
         assert!(space.free > 0 && space.free <= space.total);
     }
+
+    #[test]
+    fn a_log_is_written_again_as_it_is_and_one_that_is_absent_is_not_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, log) = (folder.path().join("a.db"), folder.path().join("a.db-wal"));
+        renew_log(&SystemDisk, &file).unwrap();
+        assert!(!log.exists());
+        for length in [0, 1, RENEWED_BYTES, 2 * RENEWED_BYTES + 5] {
+            let bytes: Vec<u8> = (0..=250).cycle().take(length).collect();
+            std::fs::write(&log, &bytes).unwrap();
+            renew_log(&SystemDisk, &file).unwrap();
+            assert!(std::fs::read(&log).unwrap() == bytes, "{length}");
+        }
+    }
 }
