@@ -352,8 +352,9 @@ struct ExportBody {
     key: String,
 }
 
+/// What was done.
 #[derive(Debug, Serialize)]
-struct ExportedBody {
+struct RecordedBody {
     /// The record that says so.
     idx: u64,
 }
@@ -362,10 +363,10 @@ async fn export(
     State(app): State<Arc<App>>,
     caller: Caller<Audit>,
     Wish(body): Wish<ExportBody>,
-) -> Result<Json<ExportedBody>, Problem> {
+) -> Result<Json<RecordedBody>, Problem> {
     let idx = app.ledger.export(actor(&caller.principal), body.key).await;
     let idx = idx.map_err(|error| refused(&error))?;
-    Ok(Json(ExportedBody { idx }))
+    Ok(Json(RecordedBody { idx }))
 }
 
 /// A payload to erase.
@@ -378,18 +379,12 @@ struct ErasureBody {
     legal_basis: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct ErasedBody {
-    /// The record that says so.
-    idx: u64,
-}
-
 async fn erase(
     State(app): State<Arc<App>>,
     caller: Caller<Admin>,
     Path(idx): Path<u64>,
     Wish(body): Wish<ErasureBody>,
-) -> Result<Json<ErasedBody>, Problem> {
+) -> Result<Json<RecordedBody>, Problem> {
     let commitment: Hash =
         body.commit
             .parse()
@@ -417,7 +412,7 @@ async fn erase(
         .erase(actor(&caller.principal), erasure)
         .await
         .map_err(|error| refused(&error))?;
-    Ok(Json(ErasedBody { idx }))
+    Ok(Json(RecordedBody { idx }))
 }
 
 fn actor(principal: &Principal) -> Actor {

@@ -1,6 +1,6 @@
 //! Writing a batch of changes into a state file, table by table, within one transaction.
 
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params, params_from_iter};
 use wayhold_model::{LaneId, Sequence};
 
 use crate::progress::attempts;
@@ -36,29 +36,10 @@ pub(super) fn write(
     write_retries(transaction, batch)?;
     for (lane, floor, totals) in &batch.lanes {
         let values = lane_values(*lane, *floor, totals);
-        let [
-            id,
-            floor,
-            base,
-            delivered,
-            dead,
-            expired,
-            discarded,
-            redriven,
-        ] = values;
+        let check = check_of_values(&values, seed);
         transaction
             .prepare_cached("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")?
-            .execute([
-                id,
-                floor,
-                base,
-                delivered,
-                dead,
-                expired,
-                discarded,
-                redriven,
-                check_of_values(&values, seed),
-            ])?;
+            .execute(params_from_iter(values.into_iter().chain([check])))?;
     }
     for (segment, resolved) in &batch.segments {
         match resolved {

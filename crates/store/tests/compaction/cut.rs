@@ -1,17 +1,17 @@
 //! A compaction that is cut off, refused by the disk or met by damage has lost and repeated nothing.
 
 use std::io;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use wayhold_model::Position;
 use wayhold_store::rescue::StoppedStore;
 use wayhold_store::{Options, Store};
 
+use crate::cuts::Cuts;
 use crate::disk::HookedDisk;
-use crate::support::{HandClock, copy_of, destinations, drain, eventually, files, ids, open};
+use crate::support::{HandClock, destinations, drain, eventually, files, ids, open};
 use crate::{
     account, compacted, databases, deliver, eager, exported, owed, store_events, uncompacted,
     until_checkpointed, until_compacted,
@@ -22,23 +22,7 @@ use crate::{
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_compaction_may_be_cut_off_before_each_of_its_steps() {
     let (dir, clock) = (tempfile::tempdir().unwrap(), HandClock::new());
-    let copies: Arc<Mutex<Vec<(String, tempfile::TempDir)>>> = Arc::default();
-    let is_watched = Arc::new(AtomicBool::new(false));
-    let disk: Arc<OnceLock<HookedDisk>> = Arc::default();
-    let hook = {
-        let (copies, is_watched) = (Arc::clone(&copies), Arc::clone(&is_watched));
-        let disk = Arc::clone(&disk);
-        let path = dir.path().to_owned();
-        move |operation: &'static str, at: &Path| {
-            if is_watched.load(Ordering::SeqCst) {
-                let mut copies = copies.lock().unwrap();
-                let copy = disk.get().unwrap().still(|| copy_of(&path));
-                copies.push((format!("{operation} {}", at.display()), copy));
-            }
-            Ok(())
-        }
-    };
-    let disk = disk.get_or_init(|| HookedDisk::new(hook)).clone();
+    let (cuts, disk) = Cuts::of(dir.path());
     let opened = Store::open_on(dir.path(), eager(), Arc::new(clock.clone()), Arc::new(disk));
     let (store, _) = opened.unwrap();
     let to = destinations(&store, 2);
@@ -50,11 +34,11 @@ async fn a_compaction_may_be_cut_off_before_each_of_its_steps() {
     lane.settle_delivered(&positions);
     // What is delivered is known to be: from here on nothing of it may come again.
     lane.durable().await.unwrap();
-    is_watched.store(true, Ordering::SeqCst);
+    cuts.watch(true);
     until_compacted(&store, dir.path(), &to);
-    is_watched.store(false, Ordering::SeqCst);
+    cuts.watch(false);
     store.stop();
-    let copies = std::mem::take(&mut *copies.lock().unwrap());
+    let copies = cuts.take();
     let has = |what: &str, name: &str| {
         let mut told = copies.iter().map(|(operation, _)| operation);
         told.any(|one| one.starts_with(what) && one.ends_with(name))
@@ -113,24 +97,11 @@ async fn a_compaction_may_be_cut_off_before_each_of_its_steps() {
 async fn only_what_is_durably_resolved_is_left_out() {
     const EVENTS: u64 = 160;
     let (dir, clock) = (tempfile::tempdir().unwrap(), HandClock::new());
-    let copies: Arc<Mutex<Vec<(String, tempfile::TempDir)>>> = Arc::default();
-    let disk: Arc<OnceLock<HookedDisk>> = Arc::default();
-    let hook = {
-        let (copies, disk) = (Arc::clone(&copies), Arc::clone(&disk));
-        let path = dir.path().to_owned();
-        move |operation: &'static str, at: &Path| {
-            // Between these a compacted segment takes the place of its sources.
-            if operation == "rename" && at.extension().is_some_and(|end| end == "new") {
-                let copy = disk.get().unwrap().still(|| copy_of(&path));
-                copies
-                    .lock()
-                    .unwrap()
-                    .push((format!("{operation} {}", at.display()), copy));
-            }
-            Ok(())
-        }
-    };
-    let disk = disk.get_or_init(|| HookedDisk::new(hook)).clone();
+    // Between these a compacted segment takes the place of its sources.
+    let (cuts, disk) = Cuts::before(dir.path(), |operation, at| {
+        operation == "rename" && at.extension().is_some_and(|end| end == "new")
+    });
+    cuts.watch(true);
     let options = Options {
         compaction_every: Duration::from_millis(1),
         ..eager()
@@ -147,9 +118,8 @@ async fn only_what_is_durably_resolved_is_left_out() {
     }
     until_compacted(&store, dir.path(), &to);
     store.stop();
-    let copies = std::mem::take(&mut *copies.lock().unwrap());
-    assert!(!copies.is_empty());
-    for (operation, copy) in copies {
+    assert_ne!(cuts.count(), 0);
+    for (operation, copy) in cuts.take() {
         let (store, recovery) = open(copy.path(), &eager(), &clock);
         assert_eq!(recovery.findings, Vec::<String>::new(), "{operation}");
         let (accepted, pending) = account(&store, to[0]);

@@ -8,6 +8,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "../support/cuts.rs"]
+mod cuts;
 #[path = "../support/disk.rs"]
 mod disk;
 #[path = "../support/mod.rs"]

@@ -1,6 +1,7 @@
 //! A generation that a crash left half made is completed, and shards that nobody knows of are a fault.
 
 use super::*;
+use crate::cuts::Cuts;
 
 #[tokio::test]
 async fn shards_that_the_catalogue_does_not_know_are_a_fault_and_stay() {
@@ -40,23 +41,7 @@ async fn a_change_may_be_cut_off_before_each_of_its_steps_and_made_again() {
         window: Duration::from_secs(1),
         ..sharded(1)
     };
-    let copies: Arc<Mutex<Vec<(String, tempfile::TempDir)>>> = Arc::default();
-    let is_watched = Arc::new(AtomicBool::new(false));
-    let disk: Arc<OnceLock<HookedDisk>> = Arc::default();
-    let hook = {
-        let (copies, is_watched) = (Arc::clone(&copies), Arc::clone(&is_watched));
-        let disk = Arc::clone(&disk);
-        let path = dir.path().to_owned();
-        move |operation: &'static str, at: &Path| {
-            if is_watched.load(Ordering::SeqCst) {
-                let mut copies = copies.lock().unwrap();
-                let copy = disk.get().unwrap().still(|| copy_of(&path));
-                copies.push((format!("{operation} {}", at.display()), copy));
-            }
-            Ok(())
-        }
-    };
-    let disk = disk.get_or_init(|| HookedDisk::new(hook)).clone();
+    let (cuts, disk) = Cuts::of(dir.path());
     let opened = Store::open_on(
         dir.path(),
         options.clone(),
@@ -66,7 +51,7 @@ async fn a_change_may_be_cut_off_before_each_of_its_steps_and_made_again() {
     let (store, _) = opened.unwrap();
     let to = destinations(&store, 1);
     fill(&store, 0, 12, 3, &to).await;
-    is_watched.store(true, Ordering::SeqCst);
+    cuts.watch(true);
     set(&store, 2);
     fill(&store, 12, 6, 3, &to).await;
     let mut lane = store.lane(to[0]).unwrap();
@@ -86,16 +71,16 @@ async fn a_change_may_be_cut_off_before_each_of_its_steps_and_made_again() {
             "the first generation is removed, or another step towards it",
             || {
                 clock.forward(Duration::from_secs(2));
-                let taken = copies.lock().unwrap().len();
+                let taken = cuts.count();
                 let goes_on = taken > steps || !exists(dir.path(), "g1");
                 steps = taken;
                 goes_on
             },
         );
     }
-    is_watched.store(false, Ordering::SeqCst);
+    cuts.watch(false);
     store.stop();
-    let copies = std::mem::take(&mut *copies.lock().unwrap());
+    let copies = cuts.take();
     let has = |what: &str| {
         copies
             .iter()

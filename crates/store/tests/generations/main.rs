@@ -4,6 +4,8 @@
 #![expect(unreachable_pub, reason = "the support is shared by suites")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../support/cuts.rs"]
+mod cuts;
 #[path = "../support/disk.rs"]
 mod disk;
 #[path = "../support/mod.rs"]
@@ -14,8 +16,8 @@ mod cut_off;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use disk::HookedDisk;

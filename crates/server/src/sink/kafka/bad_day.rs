@@ -2,7 +2,7 @@
 //! go away, too few replicas, a quota, broken connections, producers that cannot go on. Whatever it is, every
 //! record arrives, and no record of a key overtakes another.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rdkafka::mocking::MockCluster;
@@ -270,18 +270,10 @@ fn hold(day: &Day, rig: &KafkaRig) {
         rig.consume(consumed + 1);
     }
     rig.consume(usize::MAX);
-    let consumed = rig.consumed.lock().unwrap();
-    let (mut arrived, mut newest) = (BTreeSet::new(), BTreeMap::new());
-    for record in consumed.iter() {
-        let id = record.received.id.clone();
-        if arrived.insert(id.clone()) {
-            let before = newest.insert(record.key.clone(), id.clone());
-            assert!(
-                before.as_ref() < Some(&id),
-                "{}: {id} came after {before:?}",
-                day.name
-            );
-        }
-    }
-    assert_eq!(arrived.len(), ALL, "{}: all arrived", day.name);
+    assert_eq!(
+        rig.arrived_in_order(day.name),
+        ALL,
+        "{}: all arrived",
+        day.name
+    );
 }

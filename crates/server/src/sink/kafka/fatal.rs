@@ -1,7 +1,6 @@
 //! Producers that cannot go on, by librdkafka's mock cluster: whatever it was, the failure is recorded as what it is, the
 //! destination goes on with another producer, every record arrives, and no record of a key overtakes another.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rdkafka::mocking::MockCluster;
@@ -95,17 +94,9 @@ async fn a_producer_that_cannot_go_on_is_replaced_and_nothing_is_lost_or_overtak
 fn hold(name: &str, rig: &KafkaRig) {
     // The consumer is done where it has been silent for a while.
     rig.consume(usize::MAX);
-    let consumed = rig.consumed.lock().unwrap();
-    let (mut arrived, mut newest) = (BTreeSet::new(), BTreeMap::new());
-    for record in consumed.iter() {
-        let id = record.received.id.clone();
-        if arrived.insert(id.clone()) {
-            let before = newest.insert(record.key.clone(), id.clone());
-            assert!(
-                before.as_ref() < Some(&id),
-                "{name}: {id} came after {before:?}"
-            );
-        }
-    }
-    assert_eq!(arrived.len(), KEYS * EACH, "{name}: all arrived");
+    assert_eq!(
+        rig.arrived_in_order(name),
+        KEYS * EACH,
+        "{name}: all arrived"
+    );
 }

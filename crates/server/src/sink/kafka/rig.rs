@@ -1,7 +1,7 @@
 //! The rig of the Kafka sink's tests: a sink, a cluster that is librdkafka's mock or real, and a
 //! consumer of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -101,6 +101,24 @@ impl KafkaRig {
                 Some(Err(_)) => {}
             }
         }
+    }
+
+    /// How many records were consumed, each counted once. Those of a key have come in order, by their ids, `whatever`
+    /// happened.
+    pub(super) fn arrived_in_order(&self, whatever: &str) -> usize {
+        let consumed = self.consumed.lock().unwrap();
+        let (mut arrived, mut newest) = (BTreeSet::new(), BTreeMap::new());
+        for record in consumed.iter() {
+            let id = record.received.id.clone();
+            if arrived.insert(id.clone()) {
+                let before = newest.insert(record.key.clone(), id.clone());
+                assert!(
+                    before.as_ref() < Some(&id),
+                    "{whatever}: {id} came after {before:?}"
+                );
+            }
+        }
+        arrived.len()
     }
 }
 

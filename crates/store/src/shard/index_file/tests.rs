@@ -4,7 +4,8 @@ use super::*;
 use crate::disk::SystemDisk;
 use crate::shard::row::Row;
 use wayhold_model::{
-    Event, EventParts, Generation, Position, Sequence, ShardId, StoredEvent, Timestamp,
+    DestinationSet, Event, EventParts, Generation, Position, Sequence, ShardId, StoredEvent,
+    Timestamp,
 };
 
 const IDENTITY: Identity = Identity {
