@@ -90,9 +90,11 @@ async fn a_stopped_store_that_was_compacted_is_whole_and_tells_what_each_segment
     let inventory = stopped.inspect().unwrap();
     let segments = &inventory.shards[0].segments;
     let compacted: Vec<_> = segments.iter().filter(|one| one.covers.is_some()).collect();
-    assert!(!compacted.is_empty());
+    assert!(compacted.iter().any(|one| !one.resolved));
     for one in compacted {
-        assert!(one.covers == one.span && one.rows > 0 && one.bytes.is_some());
+        assert!(one.covers == one.span && one.rows > 0, "{one:?}");
+        // One that was compacted again itself, as happens where the last segments are sealed late, is an index alone.
+        assert_eq!(one.bytes.is_some(), !one.resolved, "{one:?}");
     }
     let pending: u64 = segments.iter().flat_map(|one| one.pending.values()).sum();
     assert_eq!(pending, 4);
