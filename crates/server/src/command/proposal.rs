@@ -289,7 +289,7 @@ fn name_expected() -> String {
 }
 
 /// An RFC 3339 time.
-fn read_time(text: &str) -> Result<Timestamp, InvalidProposal> {
+pub(super) fn read_time(text: &str) -> Result<Timestamp, InvalidProposal> {
     let expected = || InvalidProposal::new("expires_at", "expected an RFC 3339 time");
     let time: jiff::Timestamp = text.parse().map_err(|_| expected())?;
     let micros = u64::try_from(time.as_microsecond()).map_err(|_| expected())?;

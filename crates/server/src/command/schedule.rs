@@ -18,6 +18,7 @@ use super::answer::Finding;
 use super::desk::{CommandDesk, CommandError};
 use super::kinds::Kind;
 use super::leave::ask_about;
+use super::proposal::read_time;
 use super::reconcile::UNEXPECTED;
 use super::records::{append, ourselves};
 use super::sendable::stored;
@@ -121,12 +122,12 @@ impl CommandDesk {
             let last = view.last_record_of(&stream(&kind))?;
             let pass = last.and_then(|row| {
                 let record: Value = serde_json::from_slice(&row.record).ok()?;
-                let said = |name: &str| record.get("body")?.get(name)?.as_u64();
-                let begun = row.at.before(Duration::from_millis(said("took_ms")?));
+                let body = record.get("body")?;
+                let said = |name: &str| body.get(name)?.as_u64();
                 Some(Pass {
-                    begun,
+                    begun: row.at.before(Duration::from_millis(said("took_ms")?)),
                     until: said("until")?,
-                    listed: begun,
+                    listed: read_time(body.get("listed")?.as_str()?).ok()?,
                 })
             });
             match pass {
@@ -166,12 +167,13 @@ impl CommandDesk {
             return Ok(pass);
         }
         let name = kind.config.name.clone();
-        let took = self.0.clock.now().since(listed);
+        let took = self.0.clock.now().since(now);
         let body = json!({
             "kind": name,
             "from": last.until,
             "until": until,
             "took_ms": u64::try_from(took.as_millis()).unwrap_or(0),
+            "listed": listed.to_string(),
             "confirmed": tally.of("confirmed"),
             "absent": tally.of("absent"),
             "different": tally.of("different"),
