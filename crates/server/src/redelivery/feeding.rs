@@ -184,6 +184,16 @@ impl Letters {
         Ok(Some(running))
     }
 
+    /// Whether one is under way at a destination of the plan, which is refused.
+    pub(super) fn refuse_beside_another(&self, plan: &Plan) -> Result<(), RedeliveryError> {
+        let running = self.running.lock();
+        let is_fed = |letter: &LetterAt| running.contains_key(&letter.destination);
+        match !running.is_empty() && plan.letters.iter().any(is_fed) {
+            true => Err(RedeliveryError::Running),
+            false => Ok(()),
+        }
+    }
+
     /// Begins to send the letters of a plan again, which is on record and audited when it returns.
     pub(super) async fn begin(
         &self,

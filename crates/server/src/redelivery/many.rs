@@ -99,6 +99,8 @@ impl Letters {
             let plan = this
                 .try_ask(move |store| plan(store, &planned, now))
                 .await?;
+            // While one runs, how many are left changes from moment to moment.
+            this.refuse_beside_another(&plan)?;
             let tally = tally_of(&plan.letters);
             tally.confirm(expected)?;
             this.begin(&plan, &which, rate, &by).await?;
