@@ -175,6 +175,8 @@ pub(crate) fn open(
     // A file is user data: it must not bring code (views, triggers) that runs with our rights.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    // Plans do not depend on values that are bound: they would be made anew with each of them.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     set(&connection, "cell_size_check", "ON", "1")?;
     set(&connection, "foreign_keys", "OFF", "0")?;
     set(&connection, "temp_store", "MEMORY", "2")?;

@@ -76,17 +76,18 @@ async fn propose(
 ) -> Result<Response, Problem> {
     let key = request.headers().get(&KEY).cloned();
     let body = whole(request, BODY_BYTES_MAX).await?;
-    let value = canonical::parse(&body)
+    let mut rest = canonical::parse(&body)
         .map_err(|error| Problem::new(ProblemType::MalformedBody, format!("body: {error}")))?;
+    let arguments = Proposal::take_arguments(&mut rest).map_err(CommandError::from)?;
     let key = key.map(|key| {
-        let canonical = canonical::of_foreign(&value)
+        let canonical = canonical::of_foreign(&rest)
             .map_err(|error| InvalidProposal::new("body", error.to_string()))?;
         Key::of_header(key.as_bytes(), &caller.principal.name, &canonical).ok_or_else(|| {
             InvalidProposal::new("Idempotency-Key", "expected 1 to 255 visible characters")
         })
     });
     let key = key.transpose().map_err(CommandError::from)?;
-    let (proposal, dry_run) = Proposal::read(value).map_err(CommandError::from)?;
+    let (proposal, dry_run) = Proposal::read(rest, arguments).map_err(CommandError::from)?;
     let by = proposer(&caller, proposal.on_behalf_of.as_deref());
     if dry_run {
         let weighed = app.commands.weigh(&by, &proposal)?;
@@ -101,7 +102,8 @@ async fn propose(
         });
         return Ok(Json(body).into_response());
     }
-    let proposed = app.commands.propose(&by, proposal, key).await?;
+    // In a place of its own: what serves the request is moved more than once before it runs.
+    let proposed = Box::pin(app.commands.propose(&by, proposal, key)).await?;
     Ok(answer(&proposed))
 }
 

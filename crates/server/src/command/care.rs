@@ -9,7 +9,7 @@ use tracing::warn;
 use wayhold_model::Timestamp;
 use wayhold_model::approval::Void;
 use wayhold_model::command::{CommandId, SOURCE, State};
-use wayhold_store::commands::Transition;
+use wayhold_store::commands::{Transition, View};
 use wayhold_store::{CommandsError, DeliveryState};
 
 use super::desk::{CommandDesk, CommandError};
@@ -29,13 +29,17 @@ const SETTLED_FOR: Duration = Duration::from_secs(2);
 /// How long a key is remembered; longer while its command has not ended.
 pub const KEYS_KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// Keys forgotten in one change.
-const KEYS_PER_LOOK: u32 = 500;
+/// Keys looked at in one go, and forgotten in one change: each has a page of its own of a large index, and others wait for the
+/// change.
+const KEYS_AT_ONCE: u32 = 256;
+
+/// Goes in one look: more keys than come about between two, so that they do not gather, and an end to one look.
+const KEY_PAGES_PER_LOOK: u32 = 128;
 
 impl CommandDesk {
     /// Looks after commands until `stop` says so.
     pub async fn care(self, mut stop: watch::Receiver<bool>) {
-        let mut from = Timestamp::EPOCH;
+        let (mut from, mut keys_from) = (Timestamp::EPOCH, 0);
         loop {
             tokio::select! {
                 _ = stop.changed() => return,
@@ -47,7 +51,8 @@ impl CommandDesk {
             let looked = async {
                 self.expire().await?;
                 from = self.bring_to_an_end(from).await?;
-                self.forget_keys().await
+                keys_from = self.forget_keys(keys_from).await?;
+                Ok::<_, CommandError>(())
             };
             if let Err(error) = looked.await {
                 warn!(%error, "commands are not looked after; trying again");
@@ -163,16 +168,24 @@ impl CommandDesk {
         Ok(done.await?)
     }
 
-    async fn forget_keys(&self) -> Result<(), CommandError> {
-        let before = self.0.clock.now().before(KEYS_KEPT);
-        let old = self.look(move |view| view.has_keys_before(before)).await?;
-        if !old {
-            return Ok(());
+    /// Forgets old keys after the one with that number, those of commands on the way excepted; where to go on.
+    async fn forget_keys(&self, mut after: u64) -> Result<u64, CommandError> {
+        let now = self.0.clock.now();
+        let young = (now.before(KEYS_KEPT), now);
+        for _ in 0..KEY_PAGES_PER_LOOK {
+            let look = move |view: &View<'_>| view.keys_to_forget(young, after, KEYS_AT_ONCE);
+            let (old, next) = self.look(look).await?;
+            if !old.is_empty() {
+                let forget = self
+                    .commands()?
+                    .change(move |change| change.forget_keys(&old));
+                forget.await?;
+            }
+            match next {
+                Some(next) => after = next,
+                None => return Ok(0),
+            }
         }
-        let done = self
-            .commands()?
-            .change(move |change| change.forget_keys(before, KEYS_PER_LOOK));
-        done.await?;
-        Ok(())
+        Ok(after)
     }
 }

@@ -6,18 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 use wayhold_model::command::{CommandId, SOURCE, State};
 use wayhold_model::{DestinationId, DestinationSet, Event, EventParts, InvalidEvent, Timestamp};
-use wayhold_store::commands::{Command, Transition};
-use wayhold_store::{AppendError, CommandsError, NewEvent};
+use wayhold_store::commands::{Command, Fresh, Transition, View};
+use wayhold_store::{AppendError, Commands, CommandsError, NewEvent};
 
 use super::desk::{CommandDesk, CommandError};
 use super::gate::may_leave;
 use super::records::{moved, ourselves};
 
 /// Commands handed over together: one group of a shard, and memory for as many arguments.
-const BATCH: u32 = 256;
+const BATCH: u16 = 256;
 
 /// How long others are gathered after some were handed over: one sync of the outbox then serves many, and a command that
 /// comes alone does not wait.
@@ -86,20 +87,66 @@ pub fn event_of(command: &Command, arguments: &str) -> Result<Event, InvalidEven
     })
 }
 
+/// What whoever hands over knows of the commands that are ready.
+#[derive(Debug, Default)]
+struct Known {
+    /// The last one that came from memory or was looked at in the file: those before it that are not handed over wait.
+    last: u64,
+    /// What is looked at in the file.
+    look: Look,
+}
+
+/// Which commands are looked at in the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Look {
+    /// None: what is ready is in memory, and it is not the time for those that wait.
+    Nothing,
+    /// Those that wait for a time or for others.
+    Waiting,
+    /// All.
+    #[default]
+    All,
+}
+
+impl Known {
+    /// Takes what became ready and was not looked at in the file already; nothing where all of that is to be looked at, so
+    /// that all goes in the order in which it was proposed.
+    fn take(&mut self, fresh: Fresh) -> Vec<Arc<Command>> {
+        self.look = self.look.max(match (fresh.has_others, fresh.has_ended) {
+            (true, _) => Look::All,
+            (false, true) => Look::Waiting,
+            (false, false) => Look::Nothing,
+        });
+        if self.look == Look::All {
+            return Vec::new();
+        }
+        let mut commands = fresh.commands;
+        commands.retain(|command| command.number > self.last);
+        if let Some(newest) = commands.last() {
+            self.last = newest.number;
+        }
+        commands
+    }
+}
+
 impl CommandDesk {
     /// Hands over what is ready until `stop` says so.
     pub async fn hand_over(self, mut stop: watch::Receiver<bool>) {
-        let Ok(mut ready) = self.commands().map(wayhold_store::Commands::ready) else {
+        let Ok(commands) = self.commands().cloned() else {
             return;
         };
+        let mut ready = commands.ready();
+        let mut waiting = interval(LOOK_EVERY);
+        waiting.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failures: u32 = 0;
+        let mut known = Known::default();
         loop {
             ready.mark_unchanged();
-            match self.hand_over_all().await {
+            match self.hand_over_all(&commands, &mut known).await {
                 Ok(any) => {
                     failures = 0;
                     if any {
-                        tokio::time::sleep(GATHER).await;
+                        sleep(GATHER).await;
                     }
                 }
                 Err(error) => {
@@ -107,13 +154,15 @@ impl CommandDesk {
                         warn!(%error, "commands are not handed over; trying again");
                     }
                     failures += 1;
-                    tokio::time::sleep(LOOK_EVERY).await;
+                    // Those that were in hand are in the file.
+                    known.look = Look::All;
+                    sleep(LOOK_EVERY).await;
                 }
             }
             tokio::select! {
                 _ = stop.changed() => return,
                 changed = ready.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                _ = waiting.tick() => known.look = Look::Waiting.max(known.look),
             }
             if *stop.borrow() {
                 return;
@@ -122,36 +171,65 @@ impl CommandDesk {
     }
 
     /// Hands over everything that is due; whether there was any.
-    async fn hand_over_all(&self) -> Result<bool, CommandError> {
+    async fn hand_over_all(
+        &self,
+        commands: &Commands,
+        known: &mut Known,
+    ) -> Result<bool, CommandError> {
+        let mut fresh = known.take(commands.take_fresh());
+        let mut any = false;
+        while !fresh.is_empty() {
+            let rest = fresh.split_off(fresh.len().min(usize::from(BATCH)));
+            let batch = std::mem::replace(&mut fresh, rest);
+            let batch = self.look(move |view| turns_of_fresh(view, batch));
+            any |= self.hand_over_batch(batch.await?).await?;
+        }
+        any |= match known.look {
+            Look::Nothing => false,
+            Look::Waiting => self.hand_over_what_is_kept(known.last).await?.1,
+            Look::All => {
+                let (last, found) = self.hand_over_what_is_kept(u64::MAX).await?;
+                known.last = known.last.max(last);
+                found
+            }
+        };
+        known.look = Look::Nothing;
+        Ok(any)
+    }
+
+    /// Hands over what is due in the file, up to a number; the last that was looked at, and whether there was any.
+    async fn hand_over_what_is_kept(&self, to: u64) -> Result<(u64, bool), CommandError> {
         let (mut from, mut any) = (0, false);
         loop {
             let now = self.0.clock.now();
             let batch = self.look(move |view| {
                 let mut batch = Vec::new();
                 let nothing_halted = view.halts()?.is_empty();
-                for command in view.to_hand_over(from, BATCH)? {
+                for command in view.to_hand_over((from, to), u32::from(BATCH))? {
                     let needs = view.needs(command.new.id)?;
-                    let may_leave = nothing_halted || may_leave(view, &command)?.is_none();
-                    let turn = match may_leave {
+                    let turn = match nothing_halted || may_leave(view, &command)?.is_none() {
                         true => turn_of(&command, &needs, now),
                         false => Turn::Later,
                     };
-                    batch.push((command, turn));
+                    batch.push((Arc::new(command), turn));
                 }
                 Ok(batch)
             });
             let batch = batch.await?;
             let Some((last, _)) = batch.last() else {
-                return Ok(any);
+                return Ok((from, any));
             };
-            from = last.number + 1;
+            from = last.number;
             any |= self.hand_over_batch(batch).await?;
         }
     }
 
-    async fn hand_over_batch(&self, batch: Vec<(Command, Turn)>) -> Result<bool, CommandError> {
+    async fn hand_over_batch(
+        &self,
+        batch: Vec<(Arc<Command>, Turn)>,
+    ) -> Result<bool, CommandError> {
         let mut events = Vec::new();
-        let mut ids = Vec::new();
+        let mut numbers = Vec::new();
         let known = self.0.store.catalog().destinations();
         let destination = |name: &str| {
             let found = known.iter().find(|record| record.name == name);
@@ -165,7 +243,7 @@ impl CommandDesk {
                 Turn::Now => match new_event(&command, &destination) {
                     Some(event) => {
                         events.push(event);
-                        ids.push(id);
+                        numbers.push(command.number);
                     }
                     None => {
                         let reason = "its destination is not known any more".to_owned();
@@ -180,9 +258,9 @@ impl CommandDesk {
         wayhold_store::failpoint!("commands.before-hand-over");
         self.0.store.append(events).await.map_err(not_appended)?;
         wayhold_store::failpoint!("commands.in-the-outbox");
-        let done = self.commands()?.change(move |change| {
-            ids.iter().try_for_each(|id| change.handed_over(*id))?;
-            Ok::<_, CommandsError>(())
+        let done = self.commands()?.change_once_checked(move |change| {
+            let mut numbers = numbers.into_iter();
+            numbers.try_for_each(|number| change.handed_over(number))
         });
         done.await?;
         wayhold_store::failpoint!("commands.handed-over");
@@ -202,6 +280,26 @@ impl CommandDesk {
         done.await?;
         Ok(())
     }
+}
+
+/// What is done about commands that were ready a moment ago and wait for nothing.
+fn turns_of_fresh(
+    view: &View<'_>,
+    batch: Vec<Arc<Command>>,
+) -> Result<Vec<(Arc<Command>, Turn)>, CommandsError> {
+    let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
+        return Ok(Vec::new());
+    };
+    // Nearly always; one by one otherwise: somebody may have cancelled one meanwhile, and had its arguments erased.
+    let is_plain =
+        view.halts()?.is_empty() && view.are_to_hand_over((first.number, last.number))?;
+    let turn = |command: Arc<Command>| {
+        let goes = is_plain
+            || view.are_to_hand_over((command.number, command.number))?
+                && may_leave(view, &command)?.is_none();
+        Ok((command, if goes { Turn::Now } else { Turn::Later }))
+    };
+    batch.into_iter().map(turn).collect()
 }
 
 fn new_event(
@@ -290,6 +388,50 @@ mod tests {
             }
         }
         assert!(matches!(turn(&[(one, None)], None), Turn::Never(_)));
+    }
+
+    #[test]
+    fn what_was_looked_at_in_the_file_is_not_taken_again_and_what_is_elsewhere_is_looked_for() {
+        let fresh = |numbers: &[u64]| Fresh {
+            commands: numbers
+                .iter()
+                .map(|number| {
+                    Arc::new(Command {
+                        number: *number,
+                        ..ready(None)
+                    })
+                })
+                .collect(),
+            ..Fresh::default()
+        };
+        let mut known = Known::default();
+        let numbers = |known: &mut Known, fresh| -> Vec<u64> {
+            known.take(fresh).iter().map(|one| one.number).collect()
+        };
+        // Those of an earlier run come first.
+        assert!(numbers(&mut known, fresh(&[3, 4])).is_empty());
+        assert_eq!((known.last, known.look), (0, Look::All));
+        // The file was looked at, up to a later one than is in memory.
+        (known.last, known.look) = (6, Look::Nothing);
+        assert_eq!(numbers(&mut known, fresh(&[5, 6, 8])), [8]);
+        assert_eq!((known.last, known.look), (8, Look::Nothing));
+        for (has_others, has_ended, look) in [
+            (false, true, Look::Waiting),
+            (true, false, Look::All),
+            (false, true, Look::All),
+            (false, false, Look::All),
+        ] {
+            let others = Fresh {
+                has_others,
+                has_ended,
+                ..fresh(&[])
+            };
+            assert!(numbers(&mut known, others).is_empty());
+            assert_eq!((known.last, known.look), (8, look));
+        }
+        assert!(numbers(&mut known, fresh(&[9])).is_empty());
+        known.look = Look::Waiting;
+        assert_eq!(numbers(&mut known, fresh(&[9])), [9]);
     }
 
     #[test]

@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use serde::Serialize;
 use serde_json::{Value, json};
 use wayhold_model::Timestamp;
 use wayhold_model::approval::{
-    Beyond, Binding, Digest, Facts, Limit, Opened, Policies, Release, Request, Verdict, Void,
+    Beyond, Binding, Digest, Facts, Limit, Opened, Policies, Release, Request, Requirement,
+    Verdict, Void,
 };
 use wayhold_model::command::{CommandId, Reversibility, Risk, State};
 use wayhold_model::ledger::{Actor, Draft};
@@ -22,6 +24,29 @@ use super::records::{moved, of_step, record, write};
 
 /// The member of what approvers are shown that stands for where and how the destination is reached.
 const DESTINATION_DIGEST: &str = "destination_sha256";
+
+/// What approvers are shown beside the arguments: [`Facts::summary`] and that member, in the order of canonical JSON.
+#[derive(Serialize)]
+struct Shown<'a> {
+    amount: Option<String>,
+    destination: &'a str,
+    destination_sha256: Option<String>,
+    kind: &'a str,
+    labels: &'a [String],
+    model: &'a str,
+    on_behalf_of: &'a str,
+    principal: &'a str,
+    principal_type: &'a str,
+    reversibility: &'a str,
+    risk: &'a str,
+}
+
+/// How a command that needs nobody's word becomes ready.
+const MADE_READY: Transition<'static> = Transition {
+    from: State::Accepted,
+    to: State::Ready,
+    reason: None,
+};
 
 /// What is in force: policies, limits, and what commands are and where they go.
 #[derive(Debug)]
@@ -54,6 +79,8 @@ pub struct Asked {
     opened: Opened,
     /// What is put on record, but for its place in the ledger.
     records: Vec<Draft>,
+    /// The record that a new one becomes ready, where it does so at once.
+    made_ready: Option<Draft>,
     summary: String,
     book: Arc<Rulebook>,
     now: Timestamp,
@@ -118,16 +145,26 @@ impl Rulebook {
         }))
     }
 
-    /// What stands for everything that approvers are shown of a command.
-    fn presented(&self, facts: &Facts, digest: &Digest) -> (Value, Digest) {
-        let mut summary = facts.summary();
+    /// What approvers are shown of a command beside its arguments, as canonical JSON; and what stands for all of it.
+    fn presented(&self, facts: &Facts, digest: &Digest) -> (String, Digest) {
         let destination = self.destinations.get(&facts.destination);
-        if let Some(fields) = summary.as_object_mut() {
-            let digest = json!(destination.map(ToString::to_string));
-            fields.insert(DESTINATION_DIGEST.to_owned(), digest);
-        }
-        let shown = json!({ "facts": summary, "command_sha256": digest.to_string() });
-        (summary, Digest::of_json(&shown))
+        let shown = Shown {
+            amount: facts.amount.map(|amount| amount.to_string()),
+            destination: &facts.destination,
+            destination_sha256: destination.map(ToString::to_string),
+            kind: &facts.kind,
+            labels: &facts.labels,
+            model: &facts.model,
+            on_behalf_of: &facts.on_behalf_of,
+            principal: &facts.principal.id,
+            principal_type: facts.principal.kind.name(),
+            reversibility: facts.reversibility.name(),
+            risk: facts.risk.name(),
+        };
+        // Texts and nothing always become JSON.
+        let shown = serde_json::to_string(&shown).unwrap_or_default();
+        let all = format!(r#"{{"command_sha256":"{digest}","facts":{shown}}}"#);
+        (shown, Digest::of(all.as_bytes()))
     }
 
     /// The limits that a command is beyond, from what was taken so far.
@@ -197,18 +234,28 @@ impl Asked {
             policies: book.policies_digest,
             excluded,
         };
-        let (opened, records) = Request::open(draw_id(now)?, &verdict, binding, now);
+        // Of those that ask nobody there is no request, and no id.
+        let id = match &verdict.requirement {
+            Requirement::Auto | Requirement::Deny { .. } => String::new(),
+            Requirement::Delayed { .. } | Requirement::Approvers(_) => draw_id(now)?,
+        };
+        let (opened, records) = Request::open(id, &verdict, binding, now);
         let records = records.iter();
         let records = records
             .map(|one| record(subject.command, one.kind, &one.actor, &one.body))
             .collect::<Result<_, _>>()?;
+        let made_ready = match &opened {
+            Opened::Ready(_) => Some(of_step(subject.command, MADE_READY, &ourselves())),
+            Opened::Denied(_) | Opened::Asked(_) => None,
+        };
         Ok(Self {
             command: subject.command,
             facts,
             verdict,
             opened,
             records,
-            summary: summary.to_string(),
+            summary,
+            made_ready: made_ready.transpose()?,
             book,
             now,
         })
@@ -226,21 +273,17 @@ impl Asked {
         (accepted, held): (&Draft, &[Payload]),
     ) -> Result<State, CommandsError> {
         let beyond = self.book.beyond(change, &self.facts, self.now)?;
-        if let (None, Opened::Ready(release)) = (&beyond, &self.opened)
+        if let (None, Opened::Ready(release), Some(made_ready)) =
+            (&beyond, &self.opened, &self.made_ready)
             && release.is_for(&new.id.to_string(), &Digest(new.digest))
         {
             // Nothing is between the two states, so the row is written once.
-            let (from, to, reason) = (State::Accepted, State::Ready, None);
-            change.add_command(new, to, (None, None))?;
+            change.add_command(new, State::Ready, (None, None))?;
             change.append_first(accepted, held)?;
             self.put_on_record(change)?;
-            change.append(&of_step(
-                new.id,
-                Transition { from, to, reason },
-                &ourselves(),
-            )?)?;
+            change.append(made_ready)?;
             self.book.charge(change, new.id, &self.facts, self.now)?;
-            return Ok(to);
+            return Ok(State::Ready);
         }
         change.add_command(new, State::Accepted, (None, None))?;
         change.append_first(accepted, held)?;
@@ -362,6 +405,7 @@ pub(super) fn refresh(
     }
     let digest = Digest(command.new.digest);
     let (shown, presented) = book.presented(&facts, &digest);
+    let shown: Value = serde_json::from_str(&shown).unwrap_or_default();
     let changed = presented != row.request.presented;
     if row.policies == book.policies_digest && !changed {
         return Ok(false);
@@ -459,5 +503,51 @@ pub(super) fn step(
         false => Err(CommandsError::Unfit {
             reason: format!("command {command} is not {}", from.name()),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_the_summary_of_the_facts_in_canonical_form() {
+        let digest = Digest([7; 32]);
+        let book = Rulebook {
+            policies: Policies::default(),
+            policies_digest: Digest([1; 32]),
+            limits: Vec::new(),
+            announces: false,
+            kinds: BTreeMap::new(),
+            destinations: BTreeMap::from([("erp".to_owned(), Digest([2; 32]))]),
+        };
+        for (destination, amount, text) in [
+            ("erp", Some(1_500_000), "plain"),
+            (
+                "w\u{e9}\u{1f600}",
+                None,
+                "\"\\/\u{0}\u{1f}\u{7f}\u{2028}\n\r\t\u{8}\u{c}",
+            ),
+        ] {
+            let facts = Facts {
+                kind: text.to_owned(),
+                arguments: json!({}),
+                amount: amount.map(wayhold_model::approval::Amount::from_millionths),
+                principal: Actor::system(text),
+                labels: vec![text.to_owned(), String::new()],
+                on_behalf_of: text.to_owned(),
+                model: text.to_owned(),
+                risk: Risk::High,
+                reversibility: Reversibility::Reversible,
+                destination: destination.to_owned(),
+            };
+            let mut summary = facts.summary();
+            let known = book.destinations.get(destination).map(ToString::to_string);
+            summary[DESTINATION_DIGEST] = json!(known);
+            let (shown, presented) = book.presented(&facts, &digest);
+            assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), summary);
+            let all = json!({ "facts": summary, "command_sha256": digest.to_string() });
+            assert_eq!(presented, Digest::of_json(&all), "{text}");
+        }
     }
 }

@@ -15,13 +15,14 @@ pub struct Key {
     pub text: String,
     /// SHA-256 of tenant, principal, method, route and key.
     pub scoped: [u8; 32],
-    /// SHA-256 of the canonical body.
-    pub fingerprint: [u8; 32],
+    /// SHA-256 of the canonical body but for the arguments.
+    pub rest: [u8; 32],
 }
 
 impl Key {
-    /// The key in a header's value: bare, or an RFC 8941 string in quotes. `None` for one that is none.
-    pub fn of_header(value: &[u8], principal: &str, body: &[u8]) -> Option<Self> {
+    /// The key in a header's value, bare or an RFC 8941 string in quotes, with the canonical body of its request but for
+    /// the arguments. `None` for one that is none.
+    pub fn of_header(value: &[u8], principal: &str, rest: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(value).ok()?.trim();
         let text = match text.strip_prefix('"') {
             Some(rest) => rest.strip_suffix('"')?,
@@ -42,8 +43,15 @@ impl Key {
         Some(Self {
             text: text.to_owned(),
             scoped: scoped.finalize().into(),
-            fingerprint: Sha256::digest(body).into(),
+            rest: Sha256::digest(rest).into(),
         })
+    }
+
+    /// What stands for its request with these arguments, as canonical JSON.
+    pub fn fingerprint(&self, arguments: &str) -> [u8; 32] {
+        let mut fingerprint = Sha256::new_with_prefix(self.rest);
+        fingerprint.update(arguments.as_bytes());
+        fingerprint.finalize().into()
     }
 }
 
@@ -87,6 +95,16 @@ mod tests {
         assert_eq!(key("\"a-1\"", "ada"), key(" a-1 ", "ada"));
         assert_ne!(key("a-1", "ada"), key("a-1", "bob"));
         assert_ne!(key("a-1", "ada"), key("a-2", "ada"));
+        let of = |rest: &str, arguments| {
+            let key = Key::of_header(b"a-1", "ada", rest.as_bytes());
+            key.unwrap().fingerprint(arguments)
+        };
+        assert_eq!(of(r#"{"kind":"a"}"#, "{}"), of(r#"{"kind":"a"}"#, "{}"));
+        assert_ne!(of(r#"{"kind":"a"}"#, "{}"), of(r#"{"kind":"b"}"#, "{}"));
+        assert_ne!(
+            of(r#"{"kind":"a"}"#, "{}"),
+            of(r#"{"kind":"a"}"#, r#"{"a":1}"#)
+        );
         for refused in ["", "\"\"", "\"open", "a\"b", "caf\u{e9}", &"x".repeat(256)] {
             assert_eq!(key(refused, "ada"), None, "{refused}");
         }

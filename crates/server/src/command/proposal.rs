@@ -142,8 +142,6 @@ pub struct Proposal {
 #[serde(deny_unknown_fields)]
 struct Fields {
     kind: String,
-    #[serde(default)]
-    arguments: Map<String, Value>,
     on_behalf_of: Option<String>,
     #[serde(default)]
     trigger: Trigger,
@@ -178,12 +176,30 @@ impl Proposal {
         }
     }
 
-    /// Reads the body of a request, and whether only the verdict is asked for.
+    /// Takes the arguments out of the body of a request: they are most of it, and are read as they are.
+    ///
+    /// # Errors
+    /// They are no JSON object.
+    pub fn take_arguments(body: &mut Value) -> Result<Map<String, Value>, InvalidProposal> {
+        let arguments = body
+            .as_object_mut()
+            .and_then(|body| body.remove("arguments"));
+        match arguments {
+            None => Ok(Map::new()),
+            Some(Value::Object(arguments)) => Ok(arguments),
+            Some(_) => Err(InvalidProposal::new("arguments", "expected a JSON object")),
+        }
+    }
+
+    /// Reads the rest of the body, and whether only the verdict is asked for.
     ///
     /// # Errors
     /// Names the field and what was expected.
-    pub fn read(body: Value) -> Result<(Self, bool), InvalidProposal> {
-        let fields: Fields = serde_path_to_error::deserialize(body).map_err(|error| {
+    pub fn read(
+        rest: Value,
+        arguments: Map<String, Value>,
+    ) -> Result<(Self, bool), InvalidProposal> {
+        let fields: Fields = serde_path_to_error::deserialize(rest).map_err(|error| {
             let field = match error.path().iter().next() {
                 Some(_) => error.path().to_string(),
                 None => "body".to_owned(),
@@ -213,7 +229,7 @@ impl Proposal {
             expires_at,
             depends_on,
             correlation_id: fields.correlation_id,
-            ..Self::of(fields.kind, fields.arguments)
+            ..Self::of(fields.kind, arguments)
         };
         proposal.check()?;
         Ok((proposal, fields.dry_run))
@@ -328,10 +344,15 @@ mod tests {
 
     use super::*;
 
+    fn read(mut body: Value) -> Result<(Proposal, bool), InvalidProposal> {
+        let arguments = Proposal::take_arguments(&mut body)?;
+        Proposal::read(body, arguments)
+    }
+
     #[test]
     fn every_field_is_read_and_what_is_not_said_is_empty() {
         let id = CommandId::from_bytes([7; 16]).to_string();
-        let (proposal, dry_run) = Proposal::read(json!({
+        let (proposal, dry_run) = read(json!({
             "kind": "po_create", "arguments": {"sku": "1", "amount": 12.5}, "on_behalf_of": "planner",
             "trigger": {"events": [{"source": "/shop", "id": "e1"}]}, "input": "stock is 0",
             "model": {"provider": "x", "requested": "m-1", "usage": {"input_tokens": 12}},
@@ -347,10 +368,10 @@ mod tests {
             proposal.expires_at.unwrap().to_string(),
             "2026-12-01T00:00:00.000000Z"
         );
-        let (least, dry_run) = Proposal::read(json!({"kind": "k"})).unwrap();
+        let (least, dry_run) = read(json!({"kind": "k"})).unwrap();
         assert_eq!((least, dry_run), (Proposal::of("k", Map::new()), false));
         let (short, _) =
-            Proposal::read(json!({"kind": "k", "rationale": "since", "input": {"a": 1}})).unwrap();
+            read(json!({"kind": "k", "rationale": "since", "input": {"a": 1}})).unwrap();
         assert_eq!(short.rationale.unwrap().summary(), "since");
         assert_eq!(short.input, Some(Input::Held(br#"{"a":1}"#.to_vec())));
     }
@@ -397,7 +418,7 @@ mod tests {
                 "trigger.events[0]",
             ),
         ] {
-            let refused = Proposal::read(body.clone()).unwrap_err();
+            let refused = read(body.clone()).unwrap_err();
             assert_eq!(refused.field, field, "{body}: {refused}");
         }
     }

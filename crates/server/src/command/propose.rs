@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 use wayhold_model::approval::{Digest, Facts, Verdict};
 use wayhold_model::command::{CommandId, State, digest};
-use wayhold_model::ledger::Actor;
+use wayhold_model::ledger::{Actor, Draft};
 use wayhold_store::CommandsError;
-use wayhold_store::commands::{Change, NewCommand, Transition};
+use wayhold_store::commands::{Change, NewCommand, Payload, Transition};
 
 use super::desk::{CommandDesk, CommandError};
 use super::gate::{Asked, Subject};
@@ -44,9 +45,21 @@ pub struct Proposed {
 impl Proposed {
     /// The body of the answer.
     pub fn body(&self) -> String {
-        json!({ "id": self.id.to_string(), "kind": self.kind, "state": self.state.name() })
-            .to_string()
+        let body = Body {
+            id: &self.id.to_string(),
+            kind: &self.kind,
+            state: self.state.name(),
+        };
+        // Texts always become JSON.
+        serde_json::to_string(&body).unwrap_or_default()
     }
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    id: &'a str,
+    kind: &'a str,
+    state: &'a str,
 }
 
 /// What would become of a proposal.
@@ -57,6 +70,10 @@ pub struct Weighed {
     /// What the policies say.
     pub verdict: Verdict,
 }
+
+/// What a change takes along, in one place, for it is moved from hand to hand; its caller lets go of it, for the thread that
+/// writes has more to do.
+type Baggage = Box<(Asked, NewCommand, Draft, Vec<Payload>)>;
 
 /// Status of the answer to a proposal that was accepted.
 const ACCEPTED: u16 = 202;
@@ -95,6 +112,7 @@ impl CommandDesk {
         let asked = self.ask(by, &proposal, arguments, (&kind, &new))?;
         let held = Held::of(&new.arguments, &proposal)?;
         let key_text = key.as_ref().map(|key| key.text.as_str());
+        let fingerprint = key.as_ref().map(|key| key.fingerprint(&new.arguments));
         let accepted = records::accepted(&new, &proposal, &held, key_text, &by.actor)
             .map_err(|error| InvalidProposal::new("model", error.to_string()))?;
         let commands = self.commands()?;
@@ -106,23 +124,29 @@ impl CommandDesk {
         let may_exist = proposal.id.is_some();
         // Whether what is made up for can be is known only when that is done.
         let refuses_first = new.compensates.is_none();
+        let key = key.map(|key| key.scoped).zip(fingerprint);
+        let baggage: Baggage = Box::new((asked, new, accepted, payloads));
         let work = move |change: &mut Change<'_>| {
-            if let Some(key) = &key
-                && let Some(row) = change.key(&key.scoped)?
+            let (asked, new, accepted, payloads) = &*baggage;
+            if let Some((key, fingerprint)) = &key
+                && let Some(row) = change.key(key)?
             {
-                return match row.fingerprint == key.fingerprint {
-                    true => again(&row.answer, row.command, kind),
+                return match row.fingerprint == *fingerprint {
+                    true => Ok((again(&row.answer, row.command, kind)?, None)),
                     false => Err(CommandError::OtherBody),
                 };
             }
             if may_exist && let Some(known) = change.command(new.id)? {
                 return match known.new.digest == new.digest {
-                    true => Ok(Proposed {
-                        id: new.id,
-                        kind,
-                        state: known.state,
-                        replayed: true,
-                    }),
+                    true => {
+                        let proposed = Proposed {
+                            id: new.id,
+                            kind,
+                            state: known.state,
+                            replayed: true,
+                        };
+                        Ok((proposed, None))
+                    }
                     false => Err(CommandError::Exists { id: new.id }),
                 };
             }
@@ -135,7 +159,7 @@ impl CommandDesk {
                     return Err(InvalidProposal::new("depends_on", expected).into());
                 }
             }
-            let state = asked.keep(change, &new, (&accepted, &payloads))?;
+            let state = asked.keep(change, new, (accepted, payloads))?;
             if let Some(of) = new.compensates {
                 begin_compensation(change, of, new.id, state, &by_whom)?;
             }
@@ -149,19 +173,19 @@ impl CommandDesk {
                 state,
                 replayed: false,
             };
-            if let Some(key) = &key {
-                let of = (&key.fingerprint, new.id);
-                change.keep_key(&key.scoped, of, (ACCEPTED, &proposed.body()))?;
+            if let Some((key, fingerprint)) = &key {
+                let body = proposed.body();
+                change.keep_key(key, (fingerprint, new.id), (ACCEPTED, &body))?;
             }
             wayhold_store::failpoint!("commands.proposed");
-            Ok(proposed)
+            Ok((proposed, Some(baggage)))
         };
         let done = match refuses_first {
             true => commands.change_once_checked(work).await,
             false => commands.change(work).await,
         };
         drop(in_use);
-        done
+        done.map(|(proposed, _baggage)| proposed)
     }
 
     /// Holds a command against limits and policies.
@@ -232,7 +256,7 @@ impl CommandDesk {
             order_key: kind.order_key_of(&text),
             digest: digest(&config.name, &config.version, &config.destination, &text),
             arguments: text,
-            detail: detail(by, proposal).to_string(),
+            detail: Detail::of(by, proposal).text(),
             expires_at: proposal.expires_at,
             needs: proposal.depends_on.clone(),
             compensates: proposal.compensates,
@@ -299,19 +323,68 @@ fn draw_id(now: wayhold_model::Timestamp) -> Result<CommandId, CommandsError> {
 }
 
 /// What is kept of a proposal beside what is looked for.
-fn detail(by: &Proposer, proposal: &Proposal) -> Value {
-    let events = proposal.trigger.events.iter();
-    let events = events.map(|event| json!({ "source": event.source, "id": event.id }));
-    json!({
-        "proposed_by": { "type": by.actor.kind.name(), "id": by.actor.id },
-        "on_behalf_of": proposal.on_behalf_of,
-        "labels": by.labels,
-        "trigger": { "events": events.collect::<Vec<_>>() },
-        "model": proposal.model,
-        "rationale": proposal.rationale.as_ref().map(|why| json!({
-            "summary": why.summary(),
-            "evidence": why.evidence(),
-        })),
-        "correlation_id": proposal.correlation_id,
-    })
+#[derive(Serialize)]
+struct Detail<'a> {
+    proposed_by: ProposedBy<'a>,
+    on_behalf_of: Option<&'a str>,
+    labels: &'a [String],
+    trigger: Trigger<'a>,
+    model: Option<&'a Map<String, Value>>,
+    rationale: Option<Why<'a>>,
+    correlation_id: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct ProposedBy<'a> {
+    r#type: &'a str,
+    id: &'a str,
+}
+
+#[derive(Serialize)]
+struct Trigger<'a> {
+    events: Vec<Occasion<'a>>,
+}
+
+#[derive(Serialize)]
+struct Occasion<'a> {
+    source: &'a str,
+    id: &'a str,
+}
+
+#[derive(Serialize)]
+struct Why<'a> {
+    summary: &'a str,
+    evidence: &'a [String],
+}
+
+impl<'a> Detail<'a> {
+    fn of(by: &'a Proposer, proposal: &'a Proposal) -> Self {
+        let events = proposal.trigger.events.iter();
+        let events = events.map(|event| Occasion {
+            source: &event.source,
+            id: &event.id,
+        });
+        Self {
+            proposed_by: ProposedBy {
+                r#type: by.actor.kind.name(),
+                id: &by.actor.id,
+            },
+            on_behalf_of: proposal.on_behalf_of.as_deref(),
+            labels: &by.labels,
+            trigger: Trigger {
+                events: events.collect(),
+            },
+            model: proposal.model.as_ref(),
+            rationale: proposal.rationale.as_ref().map(|why| Why {
+                summary: why.summary(),
+                evidence: why.evidence(),
+            }),
+            correlation_id: proposal.correlation_id.as_deref(),
+        }
+    }
+
+    fn text(&self) -> String {
+        // Texts and JSON always become JSON.
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }

@@ -223,7 +223,7 @@ pub fn accepted(
     say("kind", new.kind.clone().into());
     say("kind_version", new.kind_version.clone().into());
     say("destination", new.destination.clone().into());
-    say("command_sha256", hexadecimal(&new.digest).into());
+    say("command_sha256", Hash(new.digest).to_string().into());
     say("args", held.arguments.reference());
     say("risk", new.risk.name().into());
     say("reversibility", new.reversibility.name().into());

@@ -73,14 +73,14 @@ impl Approvals {
 
 fn simulate(view: &View<'_>, policies: &Policies) -> Result<Simulation, CommandsError> {
     let mut simulation = Simulation::default();
-    let mut after = None;
+    let mut after = 0;
     loop {
         let rows = view.verdicts(after, BATCH)?;
-        let Some(last) = rows.last() else {
+        let Some((last, _)) = rows.last() else {
             return Ok(simulation);
         };
-        after = Some(last.command);
-        for row in rows {
+        after = *last;
+        for (_, row) in rows {
             let Some(command) = view.command(row.command)? else {
                 continue;
             };

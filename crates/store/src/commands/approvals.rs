@@ -24,8 +24,8 @@ CREATE INDEX approvals_of_command ON approvals(command);
 CREATE INDEX approvals_due ON approvals(due_at) WHERE state = 'pending';
 CREATE INDEX approvals_to_announce ON approvals(number) WHERE announced = 0;
 CREATE TABLE verdicts(
-    command BLOB PRIMARY KEY, policy TEXT, requirement TEXT NOT NULL, facts TEXT NOT NULL
-) STRICT, WITHOUT ROWID;
+    number INTEGER PRIMARY KEY, policy TEXT, requirement TEXT NOT NULL, facts TEXT NOT NULL
+) STRICT;
 CREATE TABLE published(
     what TEXT PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -160,30 +160,28 @@ impl View<'_> {
         self.run(|connection| {
             connection
                 .prepare_cached(
-                    "SELECT command, policy, requirement, facts FROM verdicts WHERE command = ?1",
+                    "SELECT id, policy, requirement, facts FROM verdicts JOIN commands USING (number)
+                     WHERE id = ?1",
                 )?
                 .query_row([command.to_bytes()], verdict)
                 .optional()
         })
     }
 
-    /// What policies found of the commands after one, in the order of ids, which is that of time.
+    /// What policies found of the commands after one, in the order of time, with the numbers of those.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn verdicts(
-        &self,
-        after: Option<CommandId>,
-        max: u32,
-    ) -> Result<Vec<VerdictRow>, CommandsError> {
-        let after = after.map(CommandId::to_bytes);
+    pub fn verdicts(&self, after: u64, max: u32) -> Result<Vec<(u64, VerdictRow)>, CommandsError> {
         self.run(|connection| {
             connection
                 .prepare_cached(
-                    "SELECT command, policy, requirement, facts FROM verdicts
-                     WHERE ?1 IS NULL OR command > ?1 ORDER BY command LIMIT ?2",
+                    "SELECT id, policy, requirement, facts, number FROM verdicts JOIN commands USING (number)
+                     WHERE number > ?1 ORDER BY number LIMIT ?2",
                 )?
-                .query_map(params![after, max], verdict)?
+                .query_map(params![after.cast_signed(), max], |row| {
+                    Ok((row.get::<_, i64>(4)?.cast_unsigned(), verdict(row)?))
+                })?
                 .collect()
         })
     }
@@ -300,11 +298,12 @@ impl Change<'_> {
     /// # Errors
     /// The file takes no change.
     pub fn keep_verdict(&mut self, row: &VerdictRow) -> Result<(), CommandsError> {
+        let number = self.number_of(row.command)?;
         self.run(|connection| {
             connection
                 .prepare_cached("INSERT OR REPLACE INTO verdicts VALUES (?1, ?2, ?3, ?4)")?
                 .execute(params![
-                    row.command.to_bytes(),
+                    number,
                     row.policy,
                     written(&RequirementOnDisk::of(&row.requirement)),
                     row.facts,

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use rusqlite::Connection;
 use wayhold_model::Timestamp;
@@ -10,6 +11,8 @@ use wayhold_model::ledger::{Frontier, Hash};
 
 use super::counts::Deltas;
 use super::error::{CommandsError, Trouble};
+use super::keys::NewestKeys;
+use super::rows::Command;
 
 /// Looks at commands as they stood at one moment. Within a change it sees what the change did so far.
 #[derive(Debug)]
@@ -59,10 +62,28 @@ pub struct Change<'a> {
     pub(super) deltas: Deltas,
     /// Commands that became something else, for whoever waits for them.
     pub(super) touched: Vec<(CommandId, State)>,
+    /// Those among them that are new and wait for nothing.
+    pub(super) ready: Vec<Arc<Command>>,
+    /// The command that it added last, and its number.
+    pub(super) last_added: Option<(CommandId, i64)>,
+    /// Keys that are not sorted into their places, of groups before this one and of changes before this one.
+    pub(super) known_keys: [&'a NewestKeys; 2],
+    /// Keys that it added.
+    pub(super) new_keys: NewestKeys,
+    /// A key that was looked for and is not kept.
+    pub(super) free_key: Option<[u8; 32]>,
+    /// Whether it erased something, which must not stay in the log.
+    pub(super) has_erased: bool,
 }
 
 impl<'a> Change<'a> {
-    pub(super) fn new(connection: &'a Connection, now: Timestamp, tree: Frontier) -> Self {
+    pub(super) fn new(
+        connection: &'a Connection,
+        now: Timestamp,
+        tree: Frontier,
+        known_keys: [&'a NewestKeys; 2],
+    ) -> Self {
+        let [_, newest] = known_keys;
         Self {
             view: View::new(connection),
             now,
@@ -70,6 +91,12 @@ impl<'a> Change<'a> {
             last_stream: None,
             deltas: Deltas::default(),
             touched: Vec::new(),
+            ready: Vec::new(),
+            last_added: None,
+            known_keys,
+            new_keys: newest.after(),
+            free_key: None,
+            has_erased: false,
         }
     }
 

@@ -7,7 +7,7 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use super::{approvals, attempts, bounds, counts, edits, keys, ledger, rows};
 use crate::connection::{self, Access, ConnectionError, FreePages, Profile};
-use crate::disk::{Disk, renew_log, with_suffix};
+use crate::disk::{Disk, renew_log};
 use crate::format::Format;
 
 /// Name of the file in the data directory.
@@ -37,13 +37,20 @@ pub(super) const PROFILE: Profile = Profile {
     cache_kib: 8 * 1024,
 };
 
-/// Bytes of log after which it is moved into the file although changes wait: thousands of commands. Nobody is answered
-/// meanwhile, so that it is done seldom; pages that many groups wrote are then written once. A start reads as much again
-/// in a moment, and it is a quarter of the free disk below which no command is taken.
-pub(super) const LOG_BYTES_MAX: u64 = 128 * 1024 * 1024;
+/// Pages of log after which it is moved into the file although changes wait: 2 MiB, hundreds of commands. Nobody is answered
+/// meanwhile, so it is little enough to take no longer than a few groups.
+const LOG_PAGES: u32 = 512;
 
-/// Bytes of log after which it is moved once nobody waits: as much as takes no longer than a few groups.
-pub(super) const LOG_BYTES_IN_QUIET: u64 = 1024 * 1024;
+/// Groups that are synced between two such moves, so that few of all syncs are theirs where a disk takes long for one and
+/// groups are large.
+const GROUPS_BETWEEN_MOVES: u32 = 8;
+
+/// Pages of log after which it is moved in any case, and of one that is kept to be written over: 32 MiB. One that grew longer
+/// beside a reader is cut off, so that its room is given back and a start does not read it.
+pub(super) const LOG_PAGES_MAX: u32 = 8 * 1024;
+
+/// Pages of log after which it is moved once nobody waits.
+const LOG_PAGES_IN_QUIET: u32 = 256;
 
 /// Prepared statements that a connection keeps: more than there are.
 const STATEMENTS_KEPT: usize = 128;
@@ -83,7 +90,7 @@ pub(super) fn open(
         transaction.commit()?;
     }
     FORMAT.upgrade(&mut connection)?;
-    checkpoint(&connection)?;
+    cut_off(&connection)?;
     disk.sync_directory(directory)
         .map_err(ConnectionError::Make)?;
     Ok(connection)
@@ -105,31 +112,87 @@ pub(super) fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
     })
 }
 
-/// Moves the log into the file, syncs that, and cuts the log off, so that the next group begins another one. `false`
-/// where a reader was in the way, which is no error: the next one does it.
-pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<bool> {
-    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
-        Ok(row.get::<_, i64>(0)? == 0)
-    })
+/// How far the log is moved into the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Moved {
+    /// It was also begun again or cut off; a reader was in the way otherwise.
+    pub(super) is_over: bool,
+    /// All of it is in the file, and that is synced. What was moved in part is not.
+    pub(super) is_whole: bool,
+}
+
+/// When the log is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Occasion {
+    /// So many groups after it was moved last, while others wait.
+    Busy(u32),
+    /// Nobody waits.
+    Quiet,
+}
+
+impl Occasion {
+    fn is_due(self, pages: u32) -> bool {
+        match self {
+            Self::Quiet => pages > LOG_PAGES_IN_QUIET,
+            Self::Busy(groups) => {
+                pages > LOG_PAGES_MAX || pages > LOG_PAGES && groups >= GROUPS_BETWEEN_MOVES
+            }
+        }
+    }
+}
+
+/// Moves the log into the file, syncs that, and cuts the log off. A reader that is in the way is no error: the next one does
+/// it.
+pub(super) fn cut_off(connection: &Connection) -> rusqlite::Result<Moved> {
+    checkpoint(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
 }
 
 /// The same without waiting for readers.
-pub(super) fn checkpoint_now(connection: &Connection) -> rusqlite::Result<bool> {
-    connection.busy_timeout(Duration::ZERO)?;
-    let done = checkpoint(connection);
-    connection.busy_timeout(connection::BUSY_TIMEOUT)?;
-    done
+pub(super) fn cut_off_now(connection: &Connection) -> rusqlite::Result<Moved> {
+    at_once(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
 }
 
-/// The same where the log is longer than that.
-pub(super) fn checkpoint_if_longer(
+/// Moves the log into the file and syncs that, where it is time for it; `None` where it is not. It does not wait for readers.
+/// The next group begins the log again from its start and in its place: written over, it needs no room to be found, and no
+/// length to be synced.
+pub(super) fn move_if_due(
     connection: &Connection,
-    (directory, disk): (&Path, &dyn Disk),
-    bytes: u64,
-) -> rusqlite::Result<()> {
-    let log = with_suffix(&path_in(directory), "-wal");
-    if disk.len(&log).unwrap_or(0) <= bytes {
-        return Ok(());
+    occasion: Occasion,
+) -> rusqlite::Result<Option<Moved>> {
+    let pages = pages_in_log(connection)?;
+    if !occasion.is_due(pages) {
+        return Ok(None);
     }
-    checkpoint_now(connection).map(drop)
+    match pages > LOG_PAGES_MAX {
+        true => cut_off_now(connection),
+        false => at_once(connection, "PRAGMA wal_checkpoint(RESTART)"),
+    }
+    .map(Some)
 }
+
+fn at_once(connection: &Connection, pragma: &str) -> rusqlite::Result<Moved> {
+    connection.busy_timeout(Duration::ZERO)?;
+    let moved = checkpoint(connection, pragma);
+    connection.busy_timeout(connection::BUSY_TIMEOUT)?;
+    moved
+}
+
+fn checkpoint(connection: &Connection, pragma: &str) -> rusqlite::Result<Moved> {
+    connection.query_row(pragma, [], |row| {
+        let [busy, in_log, moved]: [i64; 3] = [row.get(0)?, row.get(1)?, row.get(2)?];
+        Ok(Moved {
+            is_over: busy == 0,
+            is_whole: in_log == moved,
+        })
+    })
+}
+
+/// Pages in the log since it was begun last, those that are in the file already included.
+fn pages_in_log(connection: &Connection) -> rusqlite::Result<u32> {
+    connection
+        .prepare_cached("PRAGMA wal_checkpoint(NOOP)")?
+        .query_row([], |row| row.get(1))
+}
+
+#[cfg(test)]
+mod tests;

@@ -13,12 +13,14 @@ use wayhold_model::Clock;
 use wayhold_model::command::{CommandId, State};
 
 use super::change::{Change, View};
-use super::counts::{Counts, Deltas};
+use super::counts::Counts;
 use super::error::CommandsError;
 use super::file;
+use super::fresh::{Fresh, Gathered};
+use super::keys::NewestKeys;
 use super::ledger;
 use super::readers::Readers;
-use super::writer::{Order, Waiting, Writer};
+use super::writer::{Made, Order, Waiting, Writer};
 use crate::connection::ConnectionError;
 use crate::disk::Disk;
 
@@ -64,11 +66,11 @@ pub(super) struct Shared {
     ledger: watch::Sender<u64>,
 }
 
-#[derive(Default)]
 struct Seen {
     counts: Counts,
     closed: Option<String>,
     watched: HashMap<CommandId, watch::Sender<Option<State>>>,
+    fresh: Gathered,
 }
 
 impl std::fmt::Debug for Commands {
@@ -86,6 +88,7 @@ impl Commands {
         let connection = file::open(&options.directory, vfs, options.disk.as_ref())?;
         let counts = Counts::read(&connection)?;
         let tree = ledger::restore(&connection)?;
+        let keys = NewestKeys::read(&connection)?;
         let (orders, received) = channel();
         let shared = Arc::new(Shared {
             readers: Readers::new(&options.directory, options.vfs.clone()),
@@ -96,12 +99,14 @@ impl Commands {
             places: Arc::new(Semaphore::new(CHANGES_QUEUED_MAX)),
             state: Mutex::new(Seen {
                 counts,
-                ..Seen::default()
+                closed: None,
+                watched: HashMap::new(),
+                fresh: Gathered::at_start(),
             }),
             ready: watch::Sender::new(0),
             ledger: watch::Sender::new(tree.size()),
         });
-        let before = (shared.clock.now(), tree);
+        let before = (shared.clock.now(), tree, keys);
         let writer = Writer::new(Arc::clone(&shared), connection, received, before);
         let thread = std::thread::Builder::new()
             .name("commands".to_owned())
@@ -188,6 +193,11 @@ impl Commands {
     /// How many commands are in each state.
     pub fn counts(&self) -> Counts {
         self.shared.seen().counts
+    }
+
+    /// What became ready since the last call. Meant for one caller, who hands it over.
+    pub fn take_fresh(&self) -> Fresh {
+        self.shared.seen().fresh.take()
     }
 
     /// Tells each time when commands have become ready: by groups, so look for all of them.
@@ -277,13 +287,24 @@ impl Shared {
     }
 
     /// A group is synced.
-    pub(super) fn follow(&self, deltas: &Deltas, touched: &[(CommandId, State)], records: u64) {
+    pub(super) fn follow(&self, made: Made) {
+        let records = made.tree.size();
         self.ledger
             .send_if_modified(|known| std::mem::replace(known, records) != records);
+        let touched = made.touched;
+        let ready = touched.iter().filter(|(_, state)| *state == State::Ready);
+        let ready = ready.count();
+        let has_others = ready > made.ready.len();
+        let has_ended = touched.iter().any(|(_, state)| state.is_ended());
         let mut seen = self.seen();
-        seen.counts = seen.counts.after(deltas);
+        seen.counts = seen.counts.after(&made.deltas);
+        seen.fresh.add(Fresh {
+            commands: made.ready,
+            has_others,
+            has_ended,
+        });
         if !seen.watched.is_empty() {
-            for (id, state) in touched {
+            for (id, state) in &touched {
                 let gone = match seen.watched.get(id) {
                     Some(sender) => sender.send(Some(*state)).is_err(),
                     None => false,
@@ -294,10 +315,7 @@ impl Shared {
             }
         }
         drop(seen);
-        if touched
-            .iter()
-            .any(|(_, state)| *state == State::Ready || state.is_ended())
-        {
+        if ready > 0 || has_ended {
             self.ready.send_modify(|groups| *groups += 1);
         }
     }

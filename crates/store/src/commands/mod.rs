@@ -8,6 +8,7 @@
 
 mod change;
 mod error;
+mod fresh;
 mod handle;
 
 mod approvals;
@@ -35,6 +36,7 @@ pub use edits::{EditRow, Edited};
 pub use error::CommandsError;
 pub(crate) use examine::{Examined, examine};
 pub(crate) use file::{FILE, exists};
+pub use fresh::Fresh;
 pub use handle::Commands;
 pub(crate) use handle::CommandsOptions;
 pub use keys::KeyRow;

@@ -1,5 +1,7 @@
 //! Commands as rows: made once, moved from state to state, found again.
 
+use std::sync::Arc;
+
 use rusqlite::{OptionalExtension, Row, params, params_from_iter};
 use wayhold_model::Timestamp;
 use wayhold_model::command::{CommandId, Reversibility, Risk, State};
@@ -205,20 +207,42 @@ impl View<'_> {
         })
     }
 
-    /// Commands that are ready and not handed over, from a number on, in the order in which they were proposed; also
-    /// those that still wait for their time or for others.
+    /// Commands that are ready and not handed over, after a number and up to another, in the order in which they were
+    /// proposed; also those that still wait for their time or for others.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn to_hand_over(&self, from: u64, max: u32) -> Result<Vec<Command>, CommandsError> {
+    pub fn to_hand_over(
+        &self,
+        (after, to): (u64, u64),
+        max: u32,
+    ) -> Result<Vec<Command>, CommandsError> {
+        let to = i64::try_from(to).unwrap_or(i64::MAX);
         self.run(|connection| {
             connection
                 .prepare_cached(&format!(
                     "SELECT {COLUMNS} FROM {WHOLE}
-                     WHERE state = 'ready' AND handed_over = 0 AND number >= ?1 ORDER BY number LIMIT ?2"
+                     WHERE state = 'ready' AND handed_over = 0 AND number > ?1 AND number <= ?2
+                     ORDER BY number LIMIT ?3"
                 ))?
-                .query_map(params![from.cast_signed(), max], command)?
+                .query_map(params![after.cast_signed(), to, max], command)?
                 .collect()
+        })
+    }
+
+    /// Whether every command from a number up to another is ready and not handed over.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn are_to_hand_over(&self, (from, to): (u64, u64)) -> Result<bool, CommandsError> {
+        let to = i64::try_from(to).unwrap_or(i64::MAX);
+        self.run(|connection| {
+            connection
+                .prepare_cached(
+                    "SELECT NOT EXISTS (SELECT 1 FROM commands WHERE number >= ?1 AND number <= ?2
+                         AND NOT (state = 'ready' AND handed_over = 0))",
+                )?
+                .query_row(params![from.cast_signed(), to], |row| row.get(0))
         })
     }
 
@@ -328,7 +352,7 @@ impl Change<'_> {
     ) -> Result<(), CommandsError> {
         let now = self.now().as_micros().cast_signed();
         let micros = |time: Option<Timestamp>| time.map(|time| time.as_micros().cast_signed());
-        self.run(|connection| {
+        let number = self.run(|connection| {
             connection
                 .prepare_cached(
                     "INSERT INTO commands(id, kind, kind_version, destination, principal, state, ended,
@@ -355,23 +379,47 @@ impl Change<'_> {
                     new.compensates.map(CommandId::to_bytes),
                     new.replays.map(CommandId::to_bytes),
                 ])?;
+            let number = connection.last_insert_rowid();
             connection
                 .prepare_cached("INSERT INTO proposals VALUES (?1, ?2, ?3)")?
-                .execute(params![
-                    connection.last_insert_rowid(),
-                    new.arguments,
-                    new.detail
-                ])?;
+                .execute(params![number, new.arguments, new.detail])?;
             for needs in &new.needs {
                 connection
                     .prepare_cached("INSERT INTO dependencies VALUES (?1, ?2)")?
                     .execute(params![new.id.to_bytes(), needs.to_bytes()])?;
             }
-            Ok(())
+            Ok(number)
         })?;
         self.deltas.move_one(None, Some(state));
         self.touched.push((new.id, state));
+        self.last_added = Some((new.id, number));
+        if state == State::Ready && new.needs.is_empty() && not_before.is_none() {
+            let now = self.now();
+            self.ready.push(Arc::new(Command {
+                number: number.cast_unsigned(),
+                new: new.clone(),
+                state,
+                reason: reason.map(str::to_owned),
+                handed_over: false,
+                proposed_at: now,
+                changed_at: now,
+                not_before,
+                result: None,
+            }));
+        }
         Ok(())
+    }
+
+    /// The number of a command.
+    pub(super) fn number_of(&self, id: CommandId) -> Result<i64, CommandsError> {
+        match self.last_added {
+            Some((added, number)) if added == id => Ok(number),
+            _ => self.run(|connection| {
+                connection
+                    .prepare_cached("SELECT number FROM commands WHERE id = ?1")?
+                    .query_row([id.to_bytes()], |row| row.get(0))
+            }),
+        }
     }
 
     /// Takes a command from one state to another; `false` where it does not stand in the first, and nothing was
@@ -434,15 +482,15 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Its event is in the outbox, synced.
+    /// The event of the command with this number is in the outbox, synced.
     ///
     /// # Errors
     /// The file takes no change: it will be handed over again, which stores nothing new.
-    pub fn handed_over(&mut self, id: CommandId) -> Result<(), CommandsError> {
+    pub fn handed_over(&mut self, number: u64) -> Result<(), CommandsError> {
         self.run(|connection| {
             connection
-                .prepare_cached("UPDATE commands SET handed_over = 1 WHERE id = ?1")?
-                .execute([id.to_bytes()])
+                .prepare_cached("UPDATE commands SET handed_over = 1 WHERE number = ?1")?
+                .execute([number.cast_signed()])
         })?;
         Ok(())
     }

@@ -21,7 +21,7 @@ impl Clock for Ticking {
     }
 }
 
-fn open(directory: &Path) -> Commands {
+pub(super) fn open(directory: &Path) -> Commands {
     open_with(directory, Arc::new(|| {}))
 }
 
@@ -36,11 +36,11 @@ fn open_with(directory: &Path, on_no_space: Arc<dyn Fn() + Send + Sync>) -> Comm
     .unwrap()
 }
 
-fn id(n: u8) -> CommandId {
+pub(super) fn id(n: u8) -> CommandId {
     CommandId::at(Timestamp::from_micros(1_000_000), [n; 10])
 }
 
-fn new(n: u8) -> NewCommand {
+pub(super) fn new(n: u8) -> NewCommand {
     NewCommand {
         id: id(n),
         kind: "po_create".to_owned(),
@@ -60,7 +60,7 @@ fn new(n: u8) -> NewCommand {
     }
 }
 
-async fn add(commands: &Commands, n: u8, state: State) -> Result<(), CommandsError> {
+pub(super) async fn add(commands: &Commands, n: u8, state: State) -> Result<(), CommandsError> {
     let work = move |change: &mut Change<'_>| change.add_command(&new(n), state, (None, None));
     commands.change(work).await
 }
@@ -348,32 +348,6 @@ async fn a_change_that_refuses_first_leaves_nothing_and_takes_nobody_with_it_unl
 }
 
 #[tokio::test]
-async fn the_log_is_moved_into_the_file_once_nobody_waits() {
-    let folder = tempfile::tempdir().unwrap();
-    let commands = open(folder.path());
-    let large = "x".repeat(64 * 1024);
-    for n in 0..24 {
-        let one = NewCommand {
-            arguments: large.clone(),
-            ..new(n)
-        };
-        let work =
-            move |change: &mut Change<'_>| change.add_command(&one, State::Ready, (None, None));
-        commands.change(work).await.unwrap();
-    }
-    let log = folder.path().join("commands.db-wal");
-    let moved = async {
-        while std::fs::metadata(&log).unwrap().len() > 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(60), moved)
-        .await
-        .unwrap();
-    assert_eq!(commands.counts().of(State::Ready), 24);
-}
-
-#[tokio::test]
 async fn a_damaged_file_takes_nothing_until_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
     let commands = open(folder.path());
@@ -397,46 +371,6 @@ async fn a_damaged_file_takes_nothing_until_the_next_start() {
     let commands = open(folder.path());
     add(&commands, 3, State::Ready).await.unwrap();
     assert_eq!(commands.counts().of(State::Ready), 2);
-}
-
-#[tokio::test]
-async fn a_key_is_kept_once_and_forgotten_only_when_its_command_has_ended() {
-    let folder = tempfile::tempdir().unwrap();
-    let commands = open(folder.path());
-    for (n, state) in [(1, State::Ready), (2, State::Succeeded)] {
-        commands
-            .change(move |change| {
-                change.add_command(&new(n), state, (None, None))?;
-                change.keep_key(&[n; 32], (&[7; 32], id(n)), (202, "{}"))
-            })
-            .await
-            .unwrap();
-    }
-    let again = commands
-        .change(|change| change.keep_key(&[1; 32], (&[7; 32], id(1)), (202, "{}")))
-        .await;
-    assert!(matches!(again, Err(CommandsError::Unfit { .. })));
-    // One that begins alike is another one.
-    let mut like = [1; 32];
-    like[31] = 2;
-    assert_eq!(commands.read(|view| view.key(&like)), Ok(None));
-    let both = commands.change(move |change| {
-        change.keep_key(&like, (&[8; 32], id(1)), (202, "[]"))?;
-        Ok::<_, CommandsError>([change.key(&[1; 32])?, change.key(&like)?])
-    });
-    let answers = both.await.unwrap().map(|row| row.unwrap().answer);
-    assert_eq!(answers, ["{}", "[]"]);
-    let later = Timestamp::from_micros(u64::MAX / 4);
-    let forgotten = commands
-        .change(move |change| change.forget_keys(later, 10))
-        .await;
-    assert_eq!(forgotten, Ok(1));
-    let kept = |n: u8| commands.read(|view| view.key(&[n; 32])).unwrap();
-    assert_eq!(
-        kept(1).map(|row| (row.command, row.status)),
-        Some((id(1), 202))
-    );
-    assert_eq!(kept(2), None);
 }
 
 #[tokio::test]
@@ -473,7 +407,9 @@ async fn lists_go_back_in_time_and_hold_what_was_asked_for() {
         ..any
     };
     assert!(list(&elsewhere, None, 9).is_empty());
-    let due = commands.read(|view| view.to_hand_over(2, 9)).unwrap();
+    let due = commands
+        .read(|view| view.to_hand_over((1, u64::MAX), 9))
+        .unwrap();
     assert_eq!(due.iter().map(|one| one.number).collect::<Vec<_>>(), [3, 5]);
 }
 
@@ -553,4 +489,86 @@ async fn what_is_erased_is_gone_from_the_command_and_its_edits_too() {
     let file = std::fs::read(folder.path().join("commands.db")).unwrap();
     let found = file.windows(12).any(|bytes| bytes == b"0151-2223344");
     assert!(!found, "the file still holds what was erased");
+}
+
+/// Numbers of the commands that are in memory, and whether there are others.
+fn fresh(commands: &Commands) -> (Vec<u64>, bool, bool) {
+    let fresh = commands.take_fresh();
+    let numbers = fresh.commands.iter().map(|command| command.number);
+    (numbers.collect(), fresh.has_others, fresh.has_ended)
+}
+
+#[tokio::test]
+async fn what_is_proposed_ready_is_known_in_memory_and_all_else_is_looked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    assert_eq!(fresh(&commands), (vec![], true, false), "an earlier run's");
+    assert_eq!(fresh(&commands), (vec![], false, false));
+    add(&commands, 1, State::Ready).await.unwrap();
+    add(&commands, 2, State::PendingApproval).await.unwrap();
+    add(&commands, 3, State::Ready).await.unwrap();
+    let refused = commands.change(|change| {
+        change.add_command(&new(4), State::Ready, (None, None))?;
+        Err::<(), _>(CommandsError::Busy)
+    });
+    assert_eq!(refused.await, Err(CommandsError::Busy));
+    let in_memory = commands.take_fresh().commands;
+    assert_eq!(in_memory.len(), 2);
+    for command in in_memory {
+        let id = command.new.id;
+        let kept = commands.read(|view| view.command(id)).unwrap();
+        assert_eq!(kept.as_ref(), Some(&*command));
+    }
+    let (first, last) = (1, 3);
+    let plain = |range| commands.read(|view| view.are_to_hand_over(range)).unwrap();
+    assert!(plain((first, first)) && plain((last, last)) && !plain((first, last)));
+
+    // One that waits, or became ready later, is not.
+    let waits = NewCommand {
+        needs: vec![id(1)],
+        ..new(5)
+    };
+    let work = move |change: &mut Change<'_>| {
+        change.add_command(&new(6), State::Ready, (None, None))?;
+        change.add_command(&waits, State::Ready, (None, None))
+    };
+    commands.change(work).await.unwrap();
+    assert_eq!(fresh(&commands), (vec![], true, false));
+    go(&commands, 2, State::PendingApproval, State::Ready)
+        .await
+        .unwrap();
+    add(&commands, 7, State::Ready).await.unwrap();
+    assert_eq!(fresh(&commands), (vec![], true, false));
+    go(&commands, 3, State::Ready, State::Cancelled)
+        .await
+        .unwrap();
+    add(&commands, 8, State::Ready).await.unwrap();
+    assert_eq!(fresh(&commands), (vec![7], false, true));
+}
+
+#[tokio::test]
+async fn what_does_not_fit_into_memory_is_looked_for_with_all_that_comes_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = open(folder.path());
+    commands.take_fresh();
+    let large = |n: u8| NewCommand {
+        arguments: "x".repeat(6 << 20),
+        ..new(n)
+    };
+    for n in 1..=2 {
+        let large = large(n);
+        let work =
+            move |change: &mut Change<'_>| change.add_command(&large, State::Ready, (None, None));
+        commands.change(work).await.unwrap();
+    }
+    assert_eq!(fresh(&commands), (vec![1, 2], false, false));
+    for n in 3..=6 {
+        let one = if n == 6 { new(n) } else { large(n) };
+        let work =
+            move |change: &mut Change<'_>| change.add_command(&one, State::Ready, (None, None));
+        commands.change(work).await.unwrap();
+    }
+    assert_eq!(fresh(&commands), (vec![], true, false));
+    add(&commands, 7, State::Ready).await.unwrap();
+    assert_eq!(fresh(&commands), (vec![7], false, false));
 }

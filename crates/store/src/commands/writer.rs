@@ -21,8 +21,10 @@ use wayhold_model::ledger::Frontier;
 use super::change::Change;
 use super::counts::Deltas;
 use super::error::{CommandsError, Trouble};
-use super::file;
+use super::file::{self, Moved, Occasion};
 use super::handle::Shared;
+use super::keys::{NewestKeys, Sorted};
+use super::rows::Command;
 
 /// Changes that are synced together at most: more would only make the first of them wait longer.
 const CHANGES_PER_GROUP: usize = 512;
@@ -118,16 +120,29 @@ pub(super) struct Writer {
     time: Timestamp,
     /// The ledger's tree after the last group.
     tree: Frontier,
+    /// Keys that are not sorted into their places.
+    keys: NewestKeys,
     /// When replacing the log is tried, where a write of it has failed.
     mend_at: Option<Instant>,
+    /// Groups since the log was moved.
+    groups: u32,
+    /// Part of the log was moved and is not synced, nor would SQLite move it again.
+    is_partly_moved: bool,
+    /// Something was erased, and the log may still hold it.
+    has_erased: bool,
 }
 
 /// What a group did besides rows.
 #[derive(Default)]
-struct Made {
-    deltas: Deltas,
-    touched: Vec<(CommandId, State)>,
-    tree: Frontier,
+pub(super) struct Made {
+    pub(super) deltas: Deltas,
+    pub(super) touched: Vec<(CommandId, State)>,
+    pub(super) ready: Vec<Arc<Command>>,
+    pub(super) tree: Frontier,
+    keys: NewestKeys,
+    /// How far keys were sorted into their places.
+    sorted: Option<Sorted>,
+    has_erased: bool,
 }
 
 impl Writer {
@@ -135,7 +150,7 @@ impl Writer {
         shared: Arc<Shared>,
         connection: Connection,
         orders: Receiver<Order>,
-        (time, tree): (Timestamp, Frontier),
+        (time, tree, keys): (Timestamp, Frontier, NewestKeys),
     ) -> Self {
         Self {
             shared,
@@ -143,7 +158,11 @@ impl Writer {
             orders,
             time,
             tree,
+            keys,
             mend_at: None,
+            groups: 0,
+            is_partly_moved: false,
+            has_erased: false,
         }
     }
 
@@ -174,7 +193,7 @@ impl Writer {
         failpoint!("commands.before-last-checkpoint");
         self.shared.readers.close();
         if self.shared.closed().is_none()
-            && let Err(error) = file::checkpoint(&self.connection)
+            && let Err(error) = file::cut_off(&self.connection)
         {
             tracing::warn!(%error, "commands.db not checkpointed at stop");
         }
@@ -193,8 +212,9 @@ impl Writer {
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) if self.mend_at.is_some() => self.mend(),
                 Err(RecvTimeoutError::Timeout) => {
-                    self.keep_log_short(file::LOG_BYTES_IN_QUIET);
-                    if self.mend_at.is_none() {
+                    self.keep_log_short(Occasion::Quiet);
+                    let waits_to_cut_off = self.has_erased && self.shared.closed().is_none();
+                    if self.mend_at.is_none() && !waits_to_cut_off {
                         return self.orders.recv().ok();
                     }
                 }
@@ -204,20 +224,44 @@ impl Writer {
 
     /// Puts a new log in place of one that is uncertain.
     fn mend(&mut self) {
-        match file::checkpoint_now(&self.connection) {
-            Ok(true) => {
-                self.mend_at = None;
-                self.shared.reopen();
+        match file::cut_off_now(&self.connection) {
+            Ok(moved) => {
+                self.follow(moved);
+                self.mend_at = match moved.is_over {
+                    true => None,
+                    // A reader is in the way; it will be done soon.
+                    false => Instant::now().checked_add(MEND_EVERY),
+                };
+                if moved.is_over {
+                    self.has_erased = false;
+                    self.shared.reopen();
+                }
             }
-            // A reader is in the way; it will be done soon.
-            Ok(false) => self.mend_at = Instant::now().checked_add(MEND_EVERY),
             Err(error) => self.fail(&error),
+        }
+    }
+
+    fn follow(&mut self, moved: Moved) {
+        self.is_partly_moved = !moved.is_whole;
+        if moved.is_whole {
+            self.groups = 0;
+        }
+    }
+
+    /// What a failure to move the log says. Where a part was moved before without a sync, the failure may have been that
+    /// part's, and only a start moves it again.
+    fn trouble_of(&self, error: &rusqlite::Error) -> Option<Trouble> {
+        match Trouble::of(error)? {
+            Trouble::Failed(_) if self.is_partly_moved => Some(Trouble::Broken(format!(
+                "what was moved into it may not be there; it needs a restart: {error}"
+            ))),
+            trouble => Some(trouble),
         }
     }
 
     /// Takes no changes for now, or until the next start.
     fn fail(&mut self, error: &rusqlite::Error) {
-        match Trouble::of(error) {
+        match self.trouble_of(error) {
             Some(Trouble::Broken(reason)) if !is_busy(error) => {
                 self.mend_at = None;
                 self.shared.close(reason);
@@ -241,14 +285,22 @@ impl Writer {
         }
         self.time = self.time.max(self.shared.clock.now());
         failpoint!("commands.group-begins");
-        let made = make_all(&mut self.connection, (self.time, &self.tree), &mut group);
+        let made = make_all(
+            &mut self.connection,
+            (self.time, &self.tree, &self.keys),
+            &mut group,
+        );
         failpoint!("commands.group-synced");
         let done = match made {
-            Ok(made) => {
+            Ok(mut made) => {
+                let (keys, sorted) = (std::mem::take(&mut made.keys), made.sorted.take());
+                self.keys.extend(keys);
+                self.keys.follow(sorted);
+                self.has_erased |= made.has_erased;
+                self.groups = self.groups.saturating_add(1);
                 // Seen before anybody is answered, so that whoever was answered sees it.
-                self.tree = made.tree;
-                self.shared
-                    .follow(&made.deltas, &made.touched, self.tree.size());
+                self.tree = made.tree.clone();
+                self.shared.follow(made);
                 Ok(())
             }
             Err(trouble) => {
@@ -260,7 +312,7 @@ impl Writer {
         answer(group, &done);
         failpoint!("commands.group-answered");
         match done {
-            Ok(()) => self.keep_log_short(file::LOG_BYTES_MAX),
+            Ok(()) => self.keep_log_short(Occasion::Busy(self.groups)),
             Err(_) if self.mend_at.is_some() => self.mend(),
             Err(_) => {}
         }
@@ -280,18 +332,28 @@ impl Writer {
         }
     }
 
-    fn keep_log_short(&mut self, bytes: u64) {
+    /// Moves the log into the file where it is time for that, and cuts it off where it may hold what was erased.
+    fn keep_log_short(&mut self, occasion: Occasion) {
         if self.shared.closed().is_some() {
             return;
         }
-        let (directory, disk) = (&self.shared.directory, self.shared.disk.as_ref());
-        let done = file::checkpoint_if_longer(&self.connection, (directory, disk), bytes);
-        // Where a reader was in the way it is tried again after the next group.
-        if let Err(error) = done
-            && !is_busy(&error)
-            && let Some(trouble) = Trouble::of(&error)
-        {
-            self.meet(trouble);
+        let moved = match self.has_erased {
+            true => file::cut_off_now(&self.connection).map(Some),
+            false => file::move_if_due(&self.connection, occasion),
+        };
+        match moved {
+            Ok(None) => {}
+            Ok(Some(moved)) => {
+                self.follow(moved);
+                self.has_erased &= !moved.is_over;
+            }
+            // A reader is in the way, or something else that passes: it is tried again after the next group.
+            Err(error) if is_busy(&error) => {}
+            Err(error) => {
+                if let Some(trouble) = self.trouble_of(&error) {
+                    self.meet(trouble);
+                }
+            }
         }
     }
 }
@@ -309,7 +371,7 @@ fn answer(group: Vec<Box<dyn Wanted>>, synced: &Result<(), CommandsError>) {
 /// Runs a group in one transaction and syncs it.
 fn make_all(
     connection: &mut Connection,
-    (now, tree): (Timestamp, &Frontier),
+    (now, tree, keys): (Timestamp, &Frontier, &NewestKeys),
     group: &mut [Box<dyn Wanted>],
 ) -> Result<Made, Trouble> {
     let failed = |error: rusqlite::Error| {
@@ -324,6 +386,7 @@ fn make_all(
     };
     let mut made = Made {
         tree: tree.clone(),
+        keys: keys.after(),
         ..Made::default()
     };
     for wanted in group {
@@ -333,16 +396,21 @@ fn make_all(
             run("SAVEPOINT change")?;
         }
         let before = transaction.total_changes();
-        let mut change = Change::new(&transaction, now, made.tree.clone());
+        let mut change = Change::new(&transaction, now, made.tree.clone(), [keys, &made.keys]);
         let stays = wanted.make(&mut change);
         if let Some(trouble) = change.trouble() {
             return Err(trouble);
         }
-        let (deltas, touched, tree) = (change.deltas, change.touched, change.tree);
+        let (deltas, tree) = (change.deltas, change.tree);
+        let (touched, ready) = (change.touched, change.ready);
+        let (new_keys, has_erased) = (change.new_keys, change.has_erased);
         if stays {
             made.tree = tree;
             made.deltas.add(&deltas);
             made.touched.extend(touched);
+            made.ready.extend(ready);
+            made.keys.extend(new_keys);
+            made.has_erased |= has_erased;
         } else if has_savepoint {
             run("ROLLBACK TO change")?;
         } else if transaction.total_changes() != before {
@@ -353,6 +421,7 @@ fn make_all(
         }
     }
     made.deltas.write(&transaction).map_err(failed)?;
+    made.sorted = keys.sort_some(&made.keys, &transaction).map_err(failed)?;
     failpoint!("commands.before-sync");
     transaction.commit().map_err(failed)?;
     Ok(made)

@@ -11,13 +11,15 @@ use wayhold_model::ledger::{Hash, Salt};
 use super::super::change::{Change, View};
 use super::super::error::CommandsError;
 
-/// With a rowid: a table without one keeps long rows in pages of their own, one each.
+/// A payload's place is made of the place of its record and a number beside others of that.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE ledger_payloads(
-    idx INTEGER NOT NULL, commitment BLOB NOT NULL, salt BLOB NOT NULL, payload BLOB NOT NULL,
-    PRIMARY KEY (idx, commitment)
+    place INTEGER PRIMARY KEY, commitment BLOB NOT NULL, salt BLOB NOT NULL, payload BLOB NOT NULL
 ) STRICT;
 ";
+
+/// Most payloads of one record: what a proposal and an answer bring is fewer.
+pub(super) const PER_RECORD_MAX: u8 = 8;
 
 /// Bytes that a record commits to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,9 +78,9 @@ impl View<'_> {
         self.run(|connection| {
             connection
                 .prepare_cached(
-                    "SELECT commitment, salt, payload FROM ledger_payloads WHERE idx = ?1",
+                    "SELECT commitment, salt, payload FROM ledger_payloads WHERE place >= ?1 AND place < ?2",
                 )?
-                .query_map([idx.cast_signed()], |row| {
+                .query_map([place(idx), end(idx)], |row| {
                     Ok(Payload {
                         commitment: Hash(row.get(0)?),
                         salt: Salt(row.get(1)?),
@@ -115,6 +117,7 @@ impl Change<'_> {
         if let Some(command) = command.as_ref().filter(|command| !command.state.is_ended()) {
             return Ok(Erasing::NotEnded(command.state));
         }
+        self.has_erased = true;
         // What is deleted is overwritten, so that it is not found in a free page.
         self.run(|connection| connection.pragma_update(None, "secure_delete", true))?;
         if let (Some(command), Ok(text)) = (command, std::str::from_utf8(&payload.bytes)) {
@@ -124,24 +127,45 @@ impl Change<'_> {
         }
         self.run(|connection| {
             connection
-                .prepare_cached("DELETE FROM ledger_payloads WHERE idx = ?1 AND commitment = ?2")?
-                .execute(params![idx.cast_signed(), commitment.0])?;
+                .prepare_cached(
+                    "DELETE FROM ledger_payloads WHERE place >= ?1 AND place < ?2 AND commitment = ?3",
+                )?
+                .execute(params![place(idx), end(idx), commitment.0])?;
             connection.pragma_update(None, "secure_delete", false)
         })?;
         Ok(Erasing::Erased)
     }
 }
 
+/// The place of the first payload of a record.
+pub(super) fn place(idx: u64) -> i64 {
+    let place = idx.saturating_mul(u64::from(PER_RECORD_MAX));
+    i64::try_from(place).unwrap_or(i64::MAX)
+}
+
+/// Behind the place of its last.
+fn end(idx: u64) -> i64 {
+    place(idx).saturating_add(i64::from(PER_RECORD_MAX))
+}
+
+/// Holds the payloads of a record, each once; the caller has seen to it that they are no more than `PER_RECORD_MAX`.
 pub(super) fn hold(
     connection: &Connection,
     idx: u64,
     payloads: &[Payload],
 ) -> rusqlite::Result<()> {
-    for payload in payloads {
+    let is_before = |number: usize, payload: &Payload| {
+        let mut before = payloads.iter().take(number);
+        before.any(|held| held.commitment == payload.commitment)
+    };
+    for (place, (number, payload)) in (place(idx)..).zip(payloads.iter().enumerate()) {
+        if is_before(number, payload) {
+            continue;
+        }
         connection
-            .prepare_cached("INSERT OR IGNORE INTO ledger_payloads VALUES (?1, ?2, ?3, ?4)")?
+            .prepare_cached("INSERT INTO ledger_payloads VALUES (?1, ?2, ?3, ?4)")?
             .execute(params![
-                idx.cast_signed(),
+                place,
                 payload.commitment.0,
                 payload.salt.0,
                 payload.bytes

@@ -150,6 +150,14 @@ impl Change<'_> {
         draft: &Draft,
         held: &[Payload],
     ) -> Result<u64, CommandsError> {
+        if held.len() > usize::from(payloads::PER_RECORD_MAX) {
+            return Err(CommandsError::Unfit {
+                reason: format!(
+                    "a record holds {} payloads at most",
+                    payloads::PER_RECORD_MAX
+                ),
+            });
+        }
         let (idx, at) = (self.tree.size(), self.now());
         let leaf = self.run(|connection| {
             let place = Place {

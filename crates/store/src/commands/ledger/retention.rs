@@ -8,6 +8,7 @@ use wayhold_model::ledger::tile::TILE_WIDTH;
 
 use super::super::change::{Change, View};
 use super::super::error::CommandsError;
+use super::payloads;
 
 pub(super) const SCHEMA: &str = "
 CREATE TABLE ledger_ended(
@@ -64,8 +65,8 @@ impl Change<'_> {
                 )?
                 .execute(params![from, to])?;
             connection
-                .prepare_cached("DELETE FROM ledger_payloads WHERE idx >= ?1 AND idx < ?2")?
-                .execute(params![from, to])?;
+                .prepare_cached("DELETE FROM ledger_payloads WHERE place >= ?1 AND place < ?2")?
+                .execute(params![payloads::place(first), payloads::place(stop)])?;
             connection
                 .prepare_cached("DELETE FROM ledger WHERE idx >= ?1 AND idx < ?2")?
                 .execute(params![from, to])
