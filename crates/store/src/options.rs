@@ -53,6 +53,12 @@ pub struct Options {
     pub mark_sync: Duration,
     /// Page size of segment files, in bytes.
     pub page_size: u32,
+    /// Pages of the log of commands after which it is moved into its file although changes wait: hundreds of commands.
+    /// Nobody is answered meanwhile, so it is little enough to take no longer than a few groups.
+    pub commands_log_pages: u32,
+    /// Groups of changes that are synced between two such moves, so that few of all syncs are theirs where a disk takes
+    /// long for one and groups are large.
+    pub commands_log_groups: u32,
     /// Open read connections to closed segments, shared equally by the shards: lanes mostly read the same
     /// segments, and each connection costs a file descriptor and a page cache.
     pub readers_open: usize,
@@ -82,6 +88,8 @@ impl Default for Options {
             compaction_every: Duration::from_millis(500),
             mark_sync: Duration::from_millis(100),
             page_size: 4096,
+            commands_log_pages: 512,
+            commands_log_groups: 8,
             readers_open: 16,
             vfs: None,
         }

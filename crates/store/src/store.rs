@@ -12,7 +12,7 @@ use wayhold_model::{Clock, DestinationId, LaneId, Position, StoredEvent, hash};
 use crate::backlog::BacklogMeter;
 use crate::caretaker;
 use crate::catalog::{Catalog, CatalogError};
-use crate::commands::{self, Commands, CommandsOptions};
+use crate::commands::{self, Commands, CommandsOptions, MoveAfter};
 use crate::connection::ConnectionError;
 use crate::delivery::{AttemptRecord, DeliveryState, LaneTotals};
 use crate::disk::{Disk, SystemDisk};
@@ -361,6 +361,10 @@ impl Store {
             vfs: ground.options.vfs.clone(),
             disk: Arc::clone(&ground.disk),
             clock: Arc::clone(&self.inner.clock),
+            move_after: MoveAfter {
+                pages: ground.options.commands_log_pages,
+                groups: ground.options.commands_log_groups,
+            },
             on_no_space: Arc::new(move || space.exhausted()),
         });
         let path = ground.dir.join(commands::FILE);

@@ -37,14 +37,6 @@ pub(super) const PROFILE: Profile = Profile {
     cache_kib: 8 * 1024,
 };
 
-/// Pages of log after which it is moved into the file although changes wait: 2 MiB, hundreds of commands. Nobody is answered
-/// meanwhile, so it is little enough to take no longer than a few groups.
-const LOG_PAGES: u32 = 512;
-
-/// Groups that are synced between two such moves, so that few of all syncs are theirs where a disk takes long for one and
-/// groups are large.
-const GROUPS_BETWEEN_MOVES: u32 = 8;
-
 /// Pages of log after which it is moved in any case, and of one that is kept to be written over: 32 MiB. One that grew longer
 /// beside a reader is cut off, so that its room is given back and a start does not read it.
 pub(super) const LOG_PAGES_MAX: u32 = 8 * 1024;
@@ -121,21 +113,35 @@ pub(super) struct Moved {
     pub(super) is_whole: bool,
 }
 
+/// What has to have come together before the log is moved while others wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MoveAfter {
+    /// More pages of log than that.
+    pub(crate) pages: u32,
+    /// So many groups since it was moved last.
+    pub(crate) groups: u32,
+}
+
 /// When the log is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occasion {
-    /// So many groups after it was moved last, while others wait.
-    Busy(u32),
+    /// Others wait.
+    Busy {
+        /// Groups since it was moved last.
+        groups: u32,
+        /// What has to come together.
+        after: MoveAfter,
+    },
     /// Nobody waits.
     Quiet,
 }
 
 impl Occasion {
-    fn is_due(self, pages: u32) -> bool {
+    fn is_due(self, in_log: u32) -> bool {
         match self {
-            Self::Quiet => pages > LOG_PAGES_IN_QUIET,
-            Self::Busy(groups) => {
-                pages > LOG_PAGES_MAX || pages > LOG_PAGES && groups >= GROUPS_BETWEEN_MOVES
+            Self::Quiet => in_log > LOG_PAGES_IN_QUIET,
+            Self::Busy { groups, after } => {
+                in_log > LOG_PAGES_MAX || in_log > after.pages && groups >= after.groups
             }
         }
     }

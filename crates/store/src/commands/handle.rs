@@ -15,7 +15,7 @@ use wayhold_model::command::{CommandId, State};
 use super::change::{Change, View};
 use super::counts::Counts;
 use super::error::CommandsError;
-use super::file;
+use super::file::{self, MoveAfter};
 use super::fresh::{Fresh, Gathered};
 use super::keys::NewestKeys;
 use super::ledger;
@@ -39,6 +39,8 @@ pub(crate) struct CommandsOptions {
     pub(crate) vfs: Option<String>,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// When the log is moved although changes wait.
+    pub(crate) move_after: MoveAfter,
     /// Called when a change was refused for lack of space; releases the reserve.
     pub(crate) on_no_space: Arc<dyn Fn() + Send + Sync>,
 }
@@ -56,6 +58,7 @@ pub(super) struct Shared {
     pub(super) directory: PathBuf,
     pub(super) disk: Arc<dyn Disk>,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) move_after: MoveAfter,
     pub(super) on_no_space: Arc<dyn Fn() + Send + Sync>,
     pub(super) readers: Readers,
     places: Arc<Semaphore>,
@@ -95,6 +98,7 @@ impl Commands {
             directory: options.directory,
             disk: options.disk,
             clock: options.clock,
+            move_after: options.move_after,
             on_no_space: options.on_no_space,
             places: Arc::new(Semaphore::new(CHANGES_QUEUED_MAX)),
             state: Mutex::new(Seen {

@@ -35,7 +35,7 @@ pub use counts::Counts;
 pub use edits::{EditRow, Edited};
 pub use error::CommandsError;
 pub(crate) use examine::{Examined, examine};
-pub(crate) use file::{FILE, exists};
+pub(crate) use file::{FILE, MoveAfter, exists};
 pub use fresh::Fresh;
 pub use handle::Commands;
 pub(crate) use handle::CommandsOptions;

@@ -13,6 +13,12 @@ use wayhold_model::{Clock, OutcomeKind, Timestamp};
 use super::*;
 use crate::disk::SystemDisk;
 
+/// When the log is moved while others wait.
+pub(super) const MOVE_AFTER: MoveAfter = MoveAfter {
+    pages: 512,
+    groups: 8,
+};
+
 struct Ticking(AtomicU64);
 
 impl Clock for Ticking {
@@ -30,6 +36,7 @@ fn open_with(directory: &Path, on_no_space: Arc<dyn Fn() + Send + Sync>) -> Comm
         directory: directory.to_owned(),
         vfs: None,
         disk: Arc::new(SystemDisk),
+        move_after: MOVE_AFTER,
         clock: Arc::new(Ticking(AtomicU64::new(1_000))),
         on_no_space,
     })

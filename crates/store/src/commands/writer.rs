@@ -312,7 +312,10 @@ impl Writer {
         answer(group, &done);
         failpoint!("commands.group-answered");
         match done {
-            Ok(()) => self.keep_log_short(Occasion::Busy(self.groups)),
+            Ok(()) => self.keep_log_short(Occasion::Busy {
+                groups: self.groups,
+                after: self.shared.move_after,
+            }),
             Err(_) if self.mend_at.is_some() => self.mend(),
             Err(_) => {}
         }

@@ -20,6 +20,7 @@ pub(super) struct Sometimes {
     names: u64,
     leaving: u64,
     commands: u64,
+    begun_again: u64,
     seen: Seen,
 }
 
@@ -30,6 +31,8 @@ impl Sometimes {
         let last = model.last_written();
         let torn = matches!(fate, Fate::Torn(_));
         self.torn_logs += u64::from(torn && last.is_some_and(|path| ends(path, ".db-wal")));
+        let over = model.last_written_over();
+        self.begun_again += u64::from(over.is_some_and(|path| ends(path, "commands.db-wal")));
         self.names += u64::from(model.has_unsynced_names());
         let mut names = model.names();
         self.leaving += u64::from(names.any(|path| ends(path, ".db.gone")));
@@ -62,10 +65,11 @@ impl Sometimes {
         self.names += other.names;
         self.leaving += other.leaving;
         self.commands += other.commands;
+        self.begun_again += other.begun_again;
         self.seen.add(&other.seen);
     }
 
-    fn counted(&self) -> [(&'static str, u64); 22] {
+    fn counted(&self) -> [(&'static str, u64); 23] {
         [
             ("a power failure in a recovery", self.in_recovery),
             ("a torn frame of a log", self.torn_logs),
@@ -80,6 +84,7 @@ impl Sometimes {
             ("a name that is not synced", self.names),
             ("a segment on its way out", self.leaving),
             ("a change of commands that is not synced", self.commands),
+            ("a log of commands that is begun again", self.begun_again),
             ("unproven rows copied", self.seen.unproven),
             (
                 "an event found that was not acknowledged",

@@ -93,6 +93,8 @@ pub(crate) struct Model {
     files: HashMap<Inode, File>,
     /// The last write, while it is not synced.
     last_write: Option<Inode>,
+    /// Whether it lies over what was there before.
+    is_written_over: bool,
 }
 
 impl Model {
@@ -104,6 +106,7 @@ impl Model {
             present: HashMap::new(),
             files: HashMap::new(),
             last_write: None,
+            is_written_over: false,
         };
         for path in recording.before.directories() {
             model.names.insert(path.clone(), Node::Directory);
@@ -148,6 +151,7 @@ impl Model {
                 data,
             } => {
                 self.last_write = Some(*inode);
+                self.is_written_over = *offset < self.file(*inode).length();
                 let change = Change::Write {
                     offset: *offset,
                     data: data.clone(),
@@ -200,6 +204,11 @@ impl Model {
         let last = self.last_write?;
         let mut present = self.present.iter();
         present.find_map(|(path, node)| (*node == Node::File(last)).then_some(path.as_path()))
+    }
+
+    /// The same where that write lies over what was there before.
+    pub(crate) fn last_written_over(&self) -> Option<&Path> {
+        self.last_written().filter(|_| self.is_written_over)
     }
 
     /// What the disk holds after the power failed now.
@@ -287,6 +296,17 @@ fn set(names: &mut BTreeMap<PathBuf, Node>, rename: Rename) {
 }
 
 impl File {
+    /// How long it is, as the running system sees it.
+    fn length(&self) -> u64 {
+        let durable = self.durable.len() as u64;
+        self.unsynced
+            .iter()
+            .fold(durable, |length, change| match change {
+                Change::Write { offset, data } => length.max(offset + data.len() as u64),
+                Change::SetLength(bytes) => *bytes,
+            })
+    }
+
     fn sync(&mut self) {
         let mut durable = std::mem::take(&mut self.durable);
         for change in self.unsynced.drain(..) {

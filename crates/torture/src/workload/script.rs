@@ -271,6 +271,8 @@ impl Script {
             removal_step: 8 * 1024,
             mark_sync: Duration::from_millis(20),
             page_size: self.page_size,
+            commands_log_pages: 0,
+            commands_log_groups: 1,
             retention: match self.retains {
                 true => RETENTION,
                 false => Duration::ZERO,

@@ -7,6 +7,10 @@ use wayhold_model::command::{CommandId, State};
 use super::super::tests::{new, open};
 use super::super::{Change, Commands, NewCommand};
 use super::*;
+use crate::commands::tests::MOVE_AFTER;
+
+const LOG_PAGES: u32 = MOVE_AFTER.pages;
+const GROUPS_BETWEEN_MOVES: u32 = MOVE_AFTER.groups;
 
 #[test]
 fn the_log_is_moved_when_that_costs_few_syncs_or_it_is_long_or_nobody_waits() {
@@ -20,7 +24,14 @@ fn the_log_is_moved_when_that_costs_few_syncs_or_it_is_long_or_nobody_waits() {
         (LOG_PAGES_MAX, GROUPS_BETWEEN_MOVES - 1, false, true),
         (LOG_PAGES_MAX + 1, 1, true, true),
     ] {
-        let due = [Occasion::Busy(groups), Occasion::Quiet].map(|o| o.is_due(pages));
+        let busy_or_not = [
+            Occasion::Busy {
+                groups,
+                after: MOVE_AFTER,
+            },
+            Occasion::Quiet,
+        ];
+        let due = busy_or_not.map(|occasion| occasion.is_due(pages));
         assert_eq!(due, [busy, quiet], "{pages} pages, {groups} groups");
     }
 }

@@ -13,6 +13,7 @@ use wayhold_model::ledger::tree::root_of;
 use wayhold_model::ledger::{Actor, Draft, Hash, Salt, Trace, canonical};
 use wayhold_model::{Clock, Timestamp};
 
+use super::super::tests::MOVE_AFTER;
 use super::super::{Change, Commands, CommandsError, CommandsOptions};
 use super::*;
 use crate::disk::SystemDisk;
@@ -30,6 +31,7 @@ fn open(directory: &Path, time: u64) -> Commands {
         directory: directory.to_owned(),
         vfs: None,
         disk: Arc::new(SystemDisk),
+        move_after: MOVE_AFTER,
         clock: Arc::new(Ticking(AtomicU64::new(time))),
         on_no_space: Arc::new(|| {}),
     })
