@@ -1,7 +1,11 @@
 //! What a policy sees of a command: who wants what, how much of it, and how dangerous that is.
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
+#[cfg(test)]
+use serde_json::json;
 
+use super::Digest;
 use super::amount::Amount;
 use crate::command::{Reversibility, Risk};
 use crate::ledger::{Actor, ActorKind};
@@ -31,21 +35,44 @@ pub struct Facts {
     pub destination: String,
 }
 
+/// The member of a summary that stands for where and how the destination is reached.
+pub const DESTINATION_DIGEST: &str = "destination_sha256";
+
+/// Everything but the arguments, in the order of canonical JSON.
+#[derive(Serialize)]
+struct Summary<'a> {
+    amount: Option<String>,
+    destination: &'a str,
+    destination_sha256: Option<String>,
+    kind: &'a str,
+    labels: &'a [String],
+    model: &'a str,
+    on_behalf_of: &'a str,
+    principal: &'a str,
+    principal_type: &'a str,
+    reversibility: &'a str,
+    risk: &'a str,
+}
+
 impl Facts {
-    /// Everything but the arguments, as it is kept and committed to.
-    pub fn summary(&self) -> Value {
-        json!({
-            "kind": self.kind,
-            "amount": self.amount.map(|amount| amount.to_string()),
-            "principal": self.principal.id,
-            "principal_type": self.principal.kind.name(),
-            "labels": self.labels,
-            "on_behalf_of": self.on_behalf_of,
-            "model": self.model,
-            "risk": self.risk.name(),
-            "reversibility": self.reversibility.name(),
-            "destination": self.destination,
-        })
+    /// Everything but the arguments, as it is kept, shown and committed to, with what stands for where and how the
+    /// destination is reached: canonical JSON.
+    pub fn summary(&self, reached: Option<&Digest>) -> String {
+        let summary = Summary {
+            amount: self.amount.map(|amount| amount.to_string()),
+            destination: &self.destination,
+            destination_sha256: reached.map(ToString::to_string),
+            kind: &self.kind,
+            labels: &self.labels,
+            model: &self.model,
+            on_behalf_of: &self.on_behalf_of,
+            principal: &self.principal.id,
+            principal_type: self.principal.kind.name(),
+            reversibility: self.reversibility.name(),
+            risk: self.risk.name(),
+        };
+        // Texts and nothing always become JSON.
+        serde_json::to_string(&summary).unwrap_or_default()
     }
 
     /// The facts behind a summary and its arguments; `None` for a text that is no summary.
@@ -116,6 +143,11 @@ pub(super) fn actor_for_tests(id: &str, kind: ActorKind) -> Actor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::canonical;
+
+    fn said(facts: &Facts, reached: Option<&Digest>) -> Value {
+        serde_json::from_str(&facts.summary(reached)).unwrap()
+    }
 
     #[test]
     fn a_summary_and_the_arguments_are_the_facts() {
@@ -125,11 +157,34 @@ mod tests {
             model: "m-1".to_owned(),
             ..facts_for_tests(&json!(12.5))
         };
-        let read = Facts::of_summary(&whole.summary(), whole.arguments.clone());
+        let read = Facts::of_summary(&said(&whole, None), whole.arguments.clone());
         assert_eq!(read.as_ref(), Some(&whole));
         let without = facts_for_tests(&json!(null));
-        let read = Facts::of_summary(&without.summary(), without.arguments.clone());
+        let read = Facts::of_summary(&said(&without, None), without.arguments.clone());
         assert_eq!(read, Some(without));
         assert_eq!(Facts::of_summary(&json!({}), json!({})), None);
+    }
+
+    #[test]
+    fn a_summary_is_canonical_whatever_the_texts_and_says_where_the_destination_is() {
+        let reached = Digest([2; 32]);
+        let odd = "w\u{e9}\u{1f600}\"\\/\u{0}\u{1f}\u{7f}\u{2028}\n\r\t\u{8}\u{c}";
+        for (text, reached) in [("plain", Some(&reached)), (odd, None)] {
+            let facts = Facts {
+                kind: text.to_owned(),
+                labels: vec![text.to_owned(), String::new()],
+                on_behalf_of: text.to_owned(),
+                model: text.to_owned(),
+                destination: text.to_owned(),
+                ..facts_for_tests(&json!(1.5))
+            };
+            let summary = facts.summary(reached);
+            let said = said(&facts, reached);
+            assert_eq!(canonical::to_vec(&said).unwrap(), summary.as_bytes());
+            assert_eq!(
+                said[DESTINATION_DIGEST],
+                json!(reached.map(ToString::to_string))
+            );
+        }
     }
 }

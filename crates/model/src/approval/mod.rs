@@ -21,7 +21,7 @@ pub mod request;
 mod histories;
 
 pub use amount::Amount;
-pub use facts::Facts;
+pub use facts::{DESTINATION_DIGEST, Facts};
 pub use limit::{Beyond, Limit, Per, Used};
 pub use policy::{Fault, Policies, Policy, Verdict};
 pub use question::Question;

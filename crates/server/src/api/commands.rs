@@ -11,6 +11,7 @@ use http::header::{CONTENT_TYPE, LOCATION};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use wayhold_model::approval::Digest;
 use wayhold_model::command::State;
 use wayhold_model::ledger::canonical;
 use wayhold_store::commands::{AttemptRow, Command, CommandFilter};
@@ -27,7 +28,7 @@ use crate::command::keys::Key;
 use crate::command::proposal::{InvalidProposal, Proposal};
 use crate::command::propose::{Proposed, Proposer};
 use crate::command::reconcile::{Reconciled, Word};
-use crate::command::records::{actor, hexadecimal};
+use crate::command::records::actor;
 use crate::http::{Problem, ProblemType};
 
 /// Largest body of a proposal, in bytes: arguments, input and everything else at their bounds.
@@ -95,7 +96,7 @@ async fn propose(
             "dry_run": true,
             "kind": weighed.new.kind,
             "destination": weighed.new.destination,
-            "digest": hexadecimal(&weighed.new.digest),
+            "digest": Digest(weighed.new.digest).to_string(),
             "requirement": weighed.verdict.requirement.to_json(),
             "policy": weighed.verdict.policy,
             "reasons": weighed.verdict.reasons,
@@ -192,7 +193,7 @@ pub(super) fn body(command: &Command) -> Value {
         "principal": new.principal,
         "risk": new.risk.name(),
         "reversibility": new.reversibility.name(),
-        "digest": hexadecimal(&new.digest),
+        "digest": Digest(new.digest).to_string(),
         "kind_version": new.kind_version,
         "arguments": json(&new.arguments),
         "proposed_at": command.proposed_at.to_string(),

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
+use wayhold_model::approval::Digest;
 
 use super::client::Client;
 use super::exit::{Exit, Failure};
@@ -157,8 +158,7 @@ fn stands_for(requests: &[Value]) -> String {
         hash.update(cell(request, "digest"));
         hash.update("\n");
     }
-    let bytes: [u8; 32] = hash.finalize().into();
-    crate::command::records::hexadecimal(&bytes)
+    Digest(hash.finalize().into()).to_string()
 }
 
 /// Shows them. To have asked for something and only listed is no success.

@@ -6,12 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use serde::Serialize;
 use serde_json::{Value, json};
 use wayhold_model::Timestamp;
 use wayhold_model::approval::{
-    Beyond, Binding, Digest, Facts, Limit, Opened, Policies, Release, Request, Requirement,
-    Verdict, Void,
+    Beyond, Binding, DESTINATION_DIGEST, Digest, Facts, Limit, Opened, Policies, Release, Request,
+    Requirement, Verdict, Void,
 };
 use wayhold_model::command::{CommandId, Reversibility, Risk, State};
 use wayhold_model::ledger::{Actor, Draft};
@@ -21,25 +20,6 @@ use wayhold_store::commands::{
 };
 
 use super::records::{moved, of_step, record, write};
-
-/// The member of what approvers are shown that stands for where and how the destination is reached.
-const DESTINATION_DIGEST: &str = "destination_sha256";
-
-/// What approvers are shown beside the arguments: [`Facts::summary`] and that member, in the order of canonical JSON.
-#[derive(Serialize)]
-struct Shown<'a> {
-    amount: Option<String>,
-    destination: &'a str,
-    destination_sha256: Option<String>,
-    kind: &'a str,
-    labels: &'a [String],
-    model: &'a str,
-    on_behalf_of: &'a str,
-    principal: &'a str,
-    principal_type: &'a str,
-    reversibility: &'a str,
-    risk: &'a str,
-}
 
 /// How a command that needs nobody's word becomes ready.
 const MADE_READY: Transition<'static> = Transition {
@@ -147,22 +127,7 @@ impl Rulebook {
 
     /// What approvers are shown of a command beside its arguments, as canonical JSON; and what stands for all of it.
     fn presented(&self, facts: &Facts, digest: &Digest) -> (String, Digest) {
-        let destination = self.destinations.get(&facts.destination);
-        let shown = Shown {
-            amount: facts.amount.map(|amount| amount.to_string()),
-            destination: &facts.destination,
-            destination_sha256: destination.map(ToString::to_string),
-            kind: &facts.kind,
-            labels: &facts.labels,
-            model: &facts.model,
-            on_behalf_of: &facts.on_behalf_of,
-            principal: &facts.principal.id,
-            principal_type: facts.principal.kind.name(),
-            reversibility: facts.reversibility.name(),
-            risk: facts.risk.name(),
-        };
-        // Texts and nothing always become JSON.
-        let shown = serde_json::to_string(&shown).unwrap_or_default();
+        let shown = facts.summary(self.destinations.get(&facts.destination));
         let all = format!(r#"{{"command_sha256":"{digest}","facts":{shown}}}"#);
         (shown, Digest::of(all.as_bytes()))
     }
@@ -511,43 +476,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_is_the_summary_of_the_facts_in_canonical_form() {
+    fn what_stands_for_what_is_shown_is_of_its_canonical_form() {
         let digest = Digest([7; 32]);
+        let reached = Digest([2; 32]);
         let book = Rulebook {
             policies: Policies::default(),
             policies_digest: Digest([1; 32]),
             limits: Vec::new(),
             announces: false,
             kinds: BTreeMap::new(),
-            destinations: BTreeMap::from([("erp".to_owned(), Digest([2; 32]))]),
+            destinations: BTreeMap::from([("erp".to_owned(), reached)]),
         };
-        for (destination, amount, text) in [
-            ("erp", Some(1_500_000), "plain"),
-            (
-                "w\u{e9}\u{1f600}",
-                None,
-                "\"\\/\u{0}\u{1f}\u{7f}\u{2028}\n\r\t\u{8}\u{c}",
-            ),
-        ] {
+        for (destination, reached) in [("erp", Some(reached)), ("wms", None)] {
             let facts = Facts {
-                kind: text.to_owned(),
+                kind: "po_create".to_owned(),
                 arguments: json!({}),
-                amount: amount.map(wayhold_model::approval::Amount::from_millionths),
-                principal: Actor::system(text),
-                labels: vec![text.to_owned(), String::new()],
-                on_behalf_of: text.to_owned(),
-                model: text.to_owned(),
+                amount: None,
+                principal: Actor::system("reorder"),
+                labels: vec!["night".to_owned()],
+                on_behalf_of: String::new(),
+                model: String::new(),
                 risk: Risk::High,
                 reversibility: Reversibility::Reversible,
                 destination: destination.to_owned(),
             };
-            let mut summary = facts.summary();
-            let known = book.destinations.get(destination).map(ToString::to_string);
-            summary[DESTINATION_DIGEST] = json!(known);
             let (shown, presented) = book.presented(&facts, &digest);
-            assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), summary);
-            let all = json!({ "facts": summary, "command_sha256": digest.to_string() });
-            assert_eq!(presented, Digest::of_json(&all), "{text}");
+            let said: Value = serde_json::from_str(&shown).unwrap();
+            let reached = reached.map(|digest| digest.to_string());
+            assert_eq!(said[DESTINATION_DIGEST], json!(reached));
+            let all = json!({ "facts": said, "command_sha256": digest.to_string() });
+            assert_eq!(presented, Digest::of_json(&all), "{destination}");
         }
     }
 }

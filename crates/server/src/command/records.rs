@@ -1,8 +1,6 @@
 //! What is written of a command into the ledger, in the change that it describes. Bodies hold digests and commitments;
 //! what may have to be erased lies outside the tree.
 
-use std::fmt::Write as _;
-
 use serde_json::{Map, Value, json};
 use wayhold_model::command::{CommandId, State};
 use wayhold_model::ledger::{Actor, Draft, Hash, NotCanonical, Trace};
@@ -292,16 +290,6 @@ pub fn accepted(
         &trace,
         &Value::Object(body),
     )
-}
-
-/// Bytes as everything prints them.
-pub fn hexadecimal(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        // Writing to a String cannot fail.
-        let _infallible = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 #[cfg(test)]

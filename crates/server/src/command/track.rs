@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tracing::{info, warn};
+use wayhold_model::approval::Digest;
 use wayhold_model::command::{CommandId, State, digest};
 use wayhold_model::{Failure, FailureClass, Outcome, OutcomeKind};
 use wayhold_store::CommandsError;
@@ -15,7 +16,7 @@ use super::desk::{CommandDesk, CommandError};
 use super::gate::may_leave;
 use super::leave::{ask_about, not_now};
 use super::outcome::{Turn, state_after, turn_of};
-use super::records::{hexadecimal, moved, ourselves, record, write};
+use super::records::{moved, ourselves, record, write};
 use super::sendable::{Known, Sendable, known, prepare, target_of};
 use crate::sink::{Answer, Attempt, Sink};
 
@@ -192,7 +193,7 @@ impl CommandDesk {
                 "n": n,
                 "destination": before.new.destination,
                 "idempotency_key": id.to_string(),
-                "command_sha256": hexadecimal(&sent),
+                "command_sha256": Digest(sent).to_string(),
                 "timeout_ms": timeout_ms,
             });
             if let (Some(held), Value::Object(body)) = (&held, &mut body) {

@@ -66,6 +66,17 @@ impl Trouble {
         })
     }
 
+    /// The trouble behind a failure to move the log into the file. Where a part was moved before, without a sync, the
+    /// failure may have been that part's, and only a start moves it again.
+    pub(super) fn of_move(error: &rusqlite::Error, is_partly_moved: bool) -> Option<Self> {
+        match Self::of(error)? {
+            Self::Failed(_) if is_partly_moved => Some(Self::Broken(format!(
+                "what was moved into it may not be there; it needs a restart: {error}"
+            ))),
+            trouble => Some(trouble),
+        }
+    }
+
     /// What is answered for it.
     pub(super) fn answer(&self) -> CommandsError {
         match self {

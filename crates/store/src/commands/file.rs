@@ -105,7 +105,7 @@ pub(super) fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
 }
 
 /// How far the log is moved into the file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moved {
     /// It was also begun again or cut off; a reader was in the way otherwise.
     pub(super) is_over: bool,

@@ -248,20 +248,9 @@ impl Writer {
         }
     }
 
-    /// What a failure to move the log says. Where a part was moved before without a sync, the failure may have been that
-    /// part's, and only a start moves it again.
-    fn trouble_of(&self, error: &rusqlite::Error) -> Option<Trouble> {
-        match Trouble::of(error)? {
-            Trouble::Failed(_) if self.is_partly_moved => Some(Trouble::Broken(format!(
-                "what was moved into it may not be there; it needs a restart: {error}"
-            ))),
-            trouble => Some(trouble),
-        }
-    }
-
     /// Takes no changes for now, or until the next start.
     fn fail(&mut self, error: &rusqlite::Error) {
-        match self.trouble_of(error) {
+        match Trouble::of_move(error, self.is_partly_moved) {
             Some(Trouble::Broken(reason)) if !is_busy(error) => {
                 self.mend_at = None;
                 self.shared.close(reason);
@@ -353,7 +342,7 @@ impl Writer {
             // A reader is in the way, or something else that passes: it is tried again after the next group.
             Err(error) if is_busy(&error) => {}
             Err(error) => {
-                if let Some(trouble) = self.trouble_of(&error) {
+                if let Some(trouble) = Trouble::of_move(&error, self.is_partly_moved) {
                     self.meet(trouble);
                 }
             }

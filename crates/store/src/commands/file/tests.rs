@@ -4,10 +4,12 @@ use std::path::Path;
 
 use wayhold_model::command::{CommandId, State};
 
+use super::super::error::Trouble;
 use super::super::tests::{new, open};
 use super::super::{Change, Commands, NewCommand};
 use super::*;
 use crate::commands::tests::MOVE_AFTER;
+use crate::disk::SystemDisk;
 
 const LOG_PAGES: u32 = MOVE_AFTER.pages;
 const GROUPS_BETWEEN_MOVES: u32 = MOVE_AFTER.groups;
@@ -34,6 +36,49 @@ fn the_log_is_moved_when_that_costs_few_syncs_or_it_is_long_or_nobody_waits() {
         let due = busy_or_not.map(|occasion| occasion.is_due(pages));
         assert_eq!(due, [busy, quiet], "{pages} pages, {groups} groups");
     }
+}
+
+#[test]
+fn what_a_reader_cut_short_is_known_as_not_synced_and_a_failure_after_it_waits_for_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = file_of(folder.path());
+    let reader = open_reader(folder.path(), None).unwrap();
+    reader.execute_batch("BEGIN").unwrap();
+    let count = "SELECT count(*) FROM counts";
+    reader.query_row(count, [], |_| Ok(())).unwrap();
+    let add = |state: &str| {
+        let row = format!("INSERT INTO counts VALUES ('{state}', 1)");
+        writer.execute_batch(&row).unwrap();
+    };
+    add("a");
+    let always = Occasion::Busy {
+        groups: 1,
+        after: MoveAfter {
+            pages: 0,
+            groups: 1,
+        },
+    };
+    let cut_short = move_if_due(&writer, always).unwrap().unwrap();
+    assert!(!cut_short.is_whole && !cut_short.is_over);
+    drop(reader);
+    let moved = move_if_due(&writer, always).unwrap().unwrap();
+    assert!(moved.is_whole && moved.is_over);
+
+    let failure = |code| {
+        let error = rusqlite::ffi::Error::new(code);
+        rusqlite::Error::SqliteFailure(error, None)
+    };
+    let fsync = failure(rusqlite::ffi::SQLITE_IOERR_FSYNC);
+    for (is_partly_moved, waits_for_a_start) in [(false, false), (true, true)] {
+        let trouble = Trouble::of_move(&fsync, is_partly_moved).unwrap();
+        assert_eq!(matches!(trouble, Trouble::Broken(_)), waits_for_a_start);
+    }
+    let full = failure(rusqlite::ffi::SQLITE_FULL);
+    assert_eq!(Trouble::of_move(&full, true), Some(Trouble::NoSpace));
+}
+
+fn file_of(folder: &Path) -> Connection {
+    super::open(folder, None, &SystemDisk).unwrap()
 }
 
 /// A command of 64 KiB, which takes 17 pages and those that lead to them.
