@@ -1,6 +1,6 @@
 //! Asking targets on a schedule: every so often, about each command of a kind that the ledger says moved since the last
-//! pass, and for what the target did that the ledger never sent. A pass begins where the last one on record ended, so
-//! that a restart leaves nothing out.
+//! pass, and for what the target did that the ledger never sent. A pass begins where the last one on record ended, and
+//! with what that had no answer about, so that neither a restart nor a target that is away leaves anything out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,6 +33,10 @@ const PAGE: u32 = 1_000;
 /// next one goes on from there.
 const UNREACHABLE_MAX: u32 = 3;
 
+/// Commands without an answer that one pass leaves to the next, on record with it: once there are so many, the target is as
+/// good as away.
+const UNANSWERED_MAX: usize = 100;
+
 /// Longest name of something unknown that is put on record, in characters: enough to find it, and no place for payloads.
 const STRANGER_CHARS_MAX: usize = 100;
 
@@ -40,7 +44,7 @@ const STRANGER_CHARS_MAX: usize = 100;
 const COMMANDS: &str = "cmd:";
 
 /// Where the passes of one kind have come to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Pass {
     /// When the last one began.
     begun: Timestamp,
@@ -48,6 +52,37 @@ struct Pass {
     until: u64,
     /// When what the target did was listed last.
     listed: Timestamp,
+    /// Commands about which it had no answer.
+    unanswered: Vec<CommandId>,
+}
+
+/// The questions of one pass.
+#[derive(Debug, Default)]
+struct Asked {
+    tally: Tally,
+    ids: BTreeSet<CommandId>,
+    unanswered: Vec<CommandId>,
+    /// Questions without an answer since the last one that had one.
+    in_a_row: u32,
+}
+
+impl Asked {
+    fn note(&mut self, id: CommandId, result: &'static str) {
+        self.tally.count(result);
+        self.ids.insert(id);
+        match result == "unreachable" {
+            true => {
+                self.unanswered.push(id);
+                self.in_a_row += 1;
+            }
+            false => self.in_a_row = 0,
+        }
+    }
+
+    /// The target is not asked any more in this pass.
+    fn is_over(&self) -> bool {
+        self.in_a_row >= UNREACHABLE_MAX || self.unanswered.len() >= UNANSWERED_MAX
+    }
 }
 
 /// What a pass found, by result.
@@ -100,16 +135,21 @@ impl CommandDesk {
         };
         let name = &kind.config.name;
         let last = match passes.get(name) {
-            Some(last) => *last,
+            Some(last) => last.clone(),
             None => self.last_pass(name.clone()).await?,
         };
         let now = self.0.clock.now();
-        passes.insert(name.clone(), last);
-        if now.since(last.begun) < every {
+        let is_due = now.since(last.begun) >= every;
+        // Should it fail, it is tried again when the next one is due.
+        let begun = if is_due { now } else { last.begun };
+        let last_or_begun = Pass {
+            begun,
+            ..last.clone()
+        };
+        passes.insert(name.clone(), last_or_begun);
+        if !is_due {
             return Ok(());
         }
-        // Should it fail, it is tried again when the next one is due.
-        passes.insert(name.clone(), Pass { begun: now, ..last });
         let pass = self.pass(kind, last, now).await?;
         passes.insert(name.clone(), pass);
         Ok(())
@@ -124,10 +164,14 @@ impl CommandDesk {
                 let record: Value = serde_json::from_slice(&row.record).ok()?;
                 let body = record.get("body")?;
                 let said = |name: &str| body.get(name)?.as_u64();
+                let unanswered = body.get("unanswered").and_then(Value::as_array);
+                let ids = unanswered.into_iter().flatten();
+                let ids = ids.filter_map(|id| id.as_str()?.parse().ok());
                 Some(Pass {
                     begun: row.at.before(Duration::from_millis(said("took_ms")?)),
                     until: said("until")?,
                     listed: read_time(body.get("listed")?.as_str()?).ok()?,
+                    unanswered: ids.collect(),
                 })
             });
             match pass {
@@ -136,6 +180,7 @@ impl CommandDesk {
                     begun: now,
                     until: view.ledger_size()?,
                     listed: now,
+                    unanswered: Vec::new(),
                 }),
             }
         })
@@ -148,19 +193,24 @@ impl CommandDesk {
         last: Pass,
         now: Timestamp,
     ) -> Result<Pass, CommandError> {
-        let mut tally = Tally::default();
+        let mut asked = Asked::default();
         let listed = match self
-            .look_for_strangers(kind, last.listed, &mut tally)
+            .look_for_strangers(kind, last.listed, &mut asked.tally)
             .await?
         {
             true => now,
             false => last.listed,
         };
-        let until = self.ask_about_moved(kind, last.until, &mut tally).await?;
+        let until = self.ask_about_all(kind, &last, &mut asked).await?;
+        let Asked {
+            tally, unanswered, ..
+        } = asked;
+        let names: Vec<_> = unanswered.iter().map(ToString::to_string).collect();
         let pass = Pass {
             begun: now,
             until,
             listed,
+            unanswered,
         };
         // Of a pass that found nothing to ask about there is nothing to say, and the next one loses nothing.
         if tally.0.is_empty() {
@@ -179,6 +229,7 @@ impl CommandDesk {
             "different": tally.of("different"),
             "unexpected": tally.of(UNEXPECTED),
             "unreachable": tally.of("unreachable"),
+            "unanswered": names,
         });
         let done = self.commands()?.change(move |change| {
             append(change, stream(&name), "reconcile.run", &ourselves(), &body)
@@ -187,44 +238,54 @@ impl CommandDesk {
         Ok(pass)
     }
 
-    /// Asks about each command of the kind that moved since; the first record that was not looked at.
-    async fn ask_about_moved(
+    /// Asks about each command that the last pass had no answer about, and each of the kind that moved since it; the first
+    /// record that was not looked at.
+    async fn ask_about_all(
         &self,
         kind: &Arc<Kind>,
-        from: u64,
-        tally: &mut Tally,
+        last: &Pass,
+        asked: &mut Asked,
     ) -> Result<u64, CommandError> {
+        for (at, id) in last.unanswered.iter().enumerate() {
+            if asked.is_over() {
+                let rest = last.unanswered.get(at..).unwrap_or_default();
+                asked.unanswered.extend(rest);
+                return Ok(last.until);
+            }
+            self.ask_about_one(*id, asked).await?;
+        }
         let end = self.look(|view| view.ledger_size()).await?;
-        let (mut from, mut unreachable) = (from, 0);
+        let mut from = last.until;
         while from < end {
             let name = kind.config.name.clone();
             let page = self.look(move |view| moved_in(view, (from, end), &name));
-            let (ids, next) = page.await?;
-            for id in ids {
-                let found = match self.reconcile(id, None, ourselves()).await {
-                    Ok(found) => found,
-                    // It has gone on since, and will be on record again.
-                    Err(CommandError::WrongState { .. } | CommandError::NotFound { .. }) => {
-                        continue;
-                    }
-                    Err(error) => return Err(error),
-                };
-                tally.count(found.result);
-                if !found.as_expected {
-                    let (id, result) = (found.id, found.result);
-                    warn!(%id, kind = found.kind, result, "a target has a command otherwise than the ledger says");
+            let (moved, next) = page.await?;
+            for (idx, id) in moved {
+                if asked.is_over() {
+                    return Ok(idx);
                 }
-                unreachable = match found.result == "unreachable" {
-                    true => unreachable + 1,
-                    false => 0,
-                };
-                if unreachable >= UNREACHABLE_MAX {
-                    return Ok(from);
+                if !asked.ids.contains(&id) {
+                    self.ask_about_one(id, asked).await?;
                 }
             }
             from = next;
         }
         Ok(end)
+    }
+
+    async fn ask_about_one(&self, id: CommandId, asked: &mut Asked) -> Result<(), CommandError> {
+        let found = match self.reconcile(id, None, ourselves()).await {
+            Ok(found) => found,
+            // It has gone on since, and will be on record again.
+            Err(CommandError::WrongState { .. } | CommandError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        asked.note(id, found.result);
+        if !found.as_expected {
+            let (kind, result) = (found.kind, found.result);
+            warn!(%id, kind, result, "a target has a command otherwise than the ledger says");
+        }
+        Ok(())
     }
 
     /// Has the target list what it did since a time, and finds what the ledger never sent. `false` where it gave no
@@ -324,28 +385,29 @@ fn question(kind: &str, since: Timestamp) -> Result<Event, String> {
     .map_err(|error| error.to_string())
 }
 
-/// Commands of a kind that came into a state between two records, one page, and where the next page begins. Those that are
-/// on the way are left to whoever is at work on them, and come again.
+/// Commands of a kind that came into a state between two records, one page, each with the last record that says so and in
+/// that order; and where the next page begins. Those that are on the way are left to whoever is at work on them, and come
+/// again.
 fn moved_in(
     view: &View<'_>,
     (from, end): (u64, u64),
     kind: &str,
-) -> Result<(BTreeSet<CommandId>, u64), CommandsError> {
+) -> Result<(Vec<(u64, CommandId)>, u64), CommandsError> {
     let rows = view.records(from, PAGE)?;
     let next = rows.last().map_or(end, |row| row.idx + 1).min(end);
-    let mut moved = BTreeSet::new();
+    let mut moved = BTreeMap::new();
     for row in rows.iter().filter(|row| row.idx < end) {
         let record: Value = serde_json::from_slice(&row.record).unwrap_or_default();
         let said = |name: &str| record.get(name).and_then(Value::as_str).unwrap_or_default();
         let id = said("stream").strip_prefix(COMMANDS);
         let moves = matches!(said("type"), "command.accepted" | "command.state");
-        moved.extend(
-            id.filter(|_| moves)
-                .and_then(|id| id.parse::<CommandId>().ok()),
-        );
+        let id = id
+            .filter(|_| moves)
+            .and_then(|id| id.parse::<CommandId>().ok());
+        moved.extend(id.map(|id| (id, row.idx)));
     }
-    let mut asked = BTreeSet::new();
-    for id in moved {
+    let mut asked = Vec::new();
+    for (id, idx) in moved {
         let command = view.command(id)?;
         let is_meant = command.is_some_and(|command| {
             let on_the_way = [
@@ -357,8 +419,9 @@ fn moved_in(
             command.new.kind == kind && !on_the_way.contains(&command.state)
         });
         if is_meant {
-            asked.insert(id);
+            asked.push((idx, id));
         }
     }
+    asked.sort_unstable();
     Ok((asked, next))
 }
