@@ -7,17 +7,24 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "support/disk.rs"]
+#[expect(dead_code, reason = "other suites need more of it")]
+mod disk;
 #[expect(dead_code, reason = "other suites need more of it")]
 mod support;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use disk::HookedDisk;
 use support::{
     HandClock, copy_of, destinations, drain, eventually, files, fill, ids, names, open, tiny,
 };
 use wayhold_model::DestinationId;
-use wayhold_store::{Options, Store};
+use wayhold_model::approval::Per;
+use wayhold_store::{CommandsError, Options, Resolution, Store};
 
 /// Production limits but for what this machine need not pay.
 fn options() -> Options {
@@ -568,4 +575,67 @@ async fn a_database_that_is_damaged_as_a_whole_or_gone_stops_no_lane() {
         assert!(store.health().degraded[0].contains("3.db"));
         store.stop();
     }
+}
+
+/// A sync of it may have failed in the run that was killed, and its last pages be in the system's memory alone: then a power
+/// cut while it is moved would leave half of it in its file.
+#[tokio::test]
+async fn each_log_of_a_run_that_was_killed_is_written_again_before_any_of_it_is_moved() {
+    let clock = HandClock::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), &tiny(), &clock);
+    let to = destinations(&store, 1);
+    fill(&store, 0, 4, 2, &to).await;
+    let mut lane = store.lane(to[0]).unwrap();
+    let (handle, read) = (lane.handle(), drain(&mut lane, 9));
+    handle.settle(&read[0].event, Resolution::Delivered);
+    let commands = store.commands().unwrap();
+    let halted = commands.change(|change| {
+        change.halt(Per::Kind, "refund", "ada", "too many")?;
+        Ok::<_, CommandsError>(())
+    });
+    halted.await.unwrap();
+    let logs = |dir: &Path| -> BTreeMap<String, u64> {
+        let of = |folder: &Path| {
+            let files = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+            let named = files.map(|file| {
+                let name = file.file_name().into_string().unwrap();
+                (name, file.metadata().unwrap().len())
+            });
+            let is_log = |(name, bytes): &(String, u64)| name.ends_with("-wal") && *bytes > 0;
+            named.filter(is_log).collect::<Vec<_>>()
+        };
+        let mut all = of(dir);
+        // Of segments nothing is moved before they are closed.
+        let of_progress = |(name, _): &(String, u64)| name.starts_with("state-");
+        all.extend(of(&shard(dir)).into_iter().filter(of_progress));
+        all.into_iter().collect()
+    };
+    eventually("all have one", || {
+        let logs = logs(dir.path());
+        let has = |start: &str| logs.keys().any(|name| name.starts_with(start));
+        ["catalog.db", "commands.db", "state-"].into_iter().all(has)
+    });
+    let copy = copy_of(dir.path());
+    store.stop();
+
+    let before = logs(copy.path());
+    let written: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
+    let disk = {
+        let written = Arc::clone(&written);
+        HookedDisk::new(move |operation, path| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            if operation == "overwrite" && name.ends_with("-wal") {
+                let bytes = path.metadata()?.len();
+                written.lock().unwrap().insert(name.into_owned(), bytes);
+            }
+            Ok(())
+        })
+    };
+    let (store, _) =
+        Store::open_on(copy.path(), tiny(), Arc::new(clock.clone()), Arc::new(disk)).unwrap();
+    let halts = store.commands().unwrap().read(|view| view.halts());
+    assert_eq!(halts.unwrap().len(), 1);
+    store.stop();
+    assert_eq!(*written.lock().unwrap(), before);
 }

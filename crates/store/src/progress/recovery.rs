@@ -76,7 +76,9 @@ enum Tried {
 
 fn try_open(options: &ProgressOptions, number: u64) -> Result<Tried, OpenError> {
     let path = path_of(&options.directory, number);
-    match StateFile::open(&path, options.vfs.as_deref(), options.seed_and_owner()) {
+    let renewed = disk::renew_log(options.disk.as_ref(), &path).map_err(ConnectionError::Make);
+    let open = |()| StateFile::open(&path, options.vfs.as_deref(), options.seed_and_owner());
+    match renewed.and_then(open) {
         Ok(None) => {
             disk::unlink_database(options.disk.as_ref(), &path)
                 .map_err(|error| unusable(&path, &error))?;
