@@ -30,7 +30,7 @@ const PAGE: u32 = 100;
 const POLICIES_BYTES_MAX: usize = 1024 * 1024;
 
 /// Requests that one call decides on: what a person reads in one sitting.
-const TOGETHER_MAX: usize = 100;
+pub(crate) const TOGETHER_MAX: usize = 100;
 
 /// Commands of the same kind and principal that the history counts.
 const HISTORY: u32 = 100;

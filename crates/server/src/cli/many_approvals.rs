@@ -9,12 +9,10 @@ use super::client::Client;
 use super::exit::{Exit, Failure};
 use super::output::{Output, cell, items};
 use super::paging::follow;
+use crate::api::approvals::TOGETHER_MAX;
 
 /// What stands for the default of a command's risk where a policy is named.
 const DEFAULT: &str = "default";
-
-/// Requests that are decided on in one call, as many as the server takes.
-const PER_CALL: usize = 100;
 
 /// Most requests that are decided on together: more than a person reads at all.
 const MANY_MAX: usize = 1_000;
@@ -100,7 +98,7 @@ impl Many {
         output: &mut Output,
     ) -> Result<(), Failure> {
         let mut decided = Vec::new();
-        for some in meant.chunks(PER_CALL) {
+        for some in meant.chunks(TOGETHER_MAX) {
             let named = some.iter();
             let named =
                 named.map(|one| json!({ "id": cell(one, "id"), "digest": cell(one, "digest") }));

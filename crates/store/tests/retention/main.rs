@@ -3,6 +3,8 @@
 #![expect(unreachable_pub, reason = "the support is shared by suites")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../support/cuts.rs"]
+mod cuts;
 #[path = "../support/disk.rs"]
 mod disk;
 #[path = "../support/mod.rs"]
@@ -15,6 +17,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cuts::Cuts;
 use disk::{HookedDisk, occupied};
 use support::{
     HandClock, copy_of, destinations, drain, event, eventually, files, fill, ids, names, open, tiny,

@@ -321,7 +321,9 @@ impl Shared {
         confirmed: Option<Instant>,
     ) -> Outcome {
         let failure = end.failure(flight.deadline <= Instant::now());
-        let others_go = self.config.has_several_topics() && confirmed > Some(flight.submitted);
+        let others_go = matches!(end, End::Overdue)
+            && self.config.has_several_topics()
+            && confirmed > Some(flight.submitted);
         Outcome::Unknown(if others_go {
             failure.of_part()
         } else {
